@@ -1,0 +1,197 @@
+"""Writes the tiny random checkpoints of tests/parity/checkpoints.
+
+Weights are wide (standard deviation 0.4), norms and biases random too, so that greedy text varies and an
+ignored weight shows. Usage: make_checkpoints.py [name ...]
+"""
+
+import json
+import shutil
+import sys
+import zlib
+
+import common
+import torch
+import transformers
+
+SIZES = dict(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+GENERATION = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def rope(theta=10000.0, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+# name -> (family, what differs from SIZES, the old-style config.json or None)
+RECIPES = {
+    "llama": ("Llama", dict(rope_parameters=rope()), None),
+    "llama_old_style": (
+        "Llama",
+        dict(
+            num_hidden_layers=2,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-5,
+            rope_parameters=rope(5000.0, rope_type="linear", factor=4.0),
+        ),
+        dict(rope_theta=5000.0, rope_scaling={"type": "linear", "factor": 4.0}),
+    ),
+    "llama3_rope": (
+        "Llama",
+        dict(
+            head_dim=12,
+            num_key_value_heads=1,
+            rope_parameters=rope(
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        ),
+        None,
+    ),
+    "mistral": ("Mistral", dict(sliding_window=4, rope_parameters=rope()), None),
+    "mistral_full": (
+        "Mistral",
+        dict(sliding_window=None, head_dim=8, num_hidden_layers=2, rope_parameters=rope(1000000.0)),
+        None,
+    ),
+    "qwen2": (
+        "Qwen2",
+        dict(
+            use_sliding_window=True,
+            sliding_window=4,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters=rope(),
+        ),
+        None,
+    ),
+    "qwen2_old_style": (
+        "Qwen2",
+        dict(
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=1,
+            tie_word_embeddings=True,
+            rope_parameters=rope(1000000.0),
+        ),
+        dict(rope_theta=1000000.0, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    ),
+    "qwen3": (
+        "Qwen3",
+        dict(head_dim=16, tie_word_embeddings=True, rope_parameters=rope(1000000.0)),
+        None,
+    ),
+    "qwen3_sliding": (
+        "Qwen3",
+        dict(
+            head_dim=8,
+            attention_bias=True,
+            use_sliding_window=True,
+            sliding_window=4,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+            rope_parameters=rope(),
+        ),
+        None,
+    ),
+}
+# name -> (recipe whose weights are used, dtype, size limit of a shard)
+COPIES = {
+    "llama_sharded": ("llama", torch.float32, "70KB"),
+    "llama_bf16": ("llama", torch.bfloat16, None),
+    "llama_f16": ("llama", torch.float16, None),
+}
+# A checkpoint whose greedy text repeats one token, or is decided by too small a margin, moves to another seed here.
+RESEED = {}
+
+
+def randomize(model, name):
+    """Fills every parameter in name order from one generator that the checkpoint's name seeds."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + RESEED.get(name, 0))
+    for key, parameter in sorted(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=generator)
+        if key.endswith("norm.weight"):
+            parameter.copy_(1.0 + 0.3 * noise)
+        elif key.endswith("bias"):
+            parameter.copy_(0.3 * noise)
+        else:
+            parameter.copy_(0.4 * noise)
+
+
+def make_model(name):
+    family, changes, _ = RECIPES[name]
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, attn_implementation="sdpa")
+    config.dtype = "float32"
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model.generation_config = transformers.GenerationConfig(**GENERATION)
+    randomize(model, name)
+    return model.eval()
+
+
+def write_old_style(model, name, folder):
+    """config.json as Transformers 4 wrote it: flat rope fields, torch_dtype, no layer_types."""
+    family, changes, old = RECIPES[name]
+    config = {
+        "architectures": [f"{family}ForCausalLM"],
+        **{k: v for k, v in SIZES.items()},
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "model_type": family.lower(),
+        "rms_norm_eps": model.config.rms_norm_eps,
+        "tie_word_embeddings": model.config.tie_word_embeddings,
+        "torch_dtype": "float32",
+        "transformers_version": "4.40.0",
+        "use_cache": True,
+        **{k: v for k, v in changes.items() if k != "rope_parameters"},
+        **old,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write(name):
+    source, dtype, shard = COPIES.get(name, (name, torch.float32, None))
+    model = make_model(source).to(dtype)
+    model.config.dtype = dtype
+    folder = common.CHECKPOINTS / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    if name in RECIPES and RECIPES[name][2] is not None:
+        write_old_style(model, name, folder)
+    check(model, folder)
+
+
+def check(model, folder):
+    """The oracle must read the folder back to the same weights and, in float32, to the same logits.
+
+    (Narrowing `model` narrowed its rotary frequencies too; a loaded model keeps those in float32.)
+    """
+    ids = torch.tensor([common.PROMPT_A])
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert loaded.dtype == model.dtype
+    for key, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], weight), (folder.name, key)
+    if model.dtype == torch.float32:
+        logits = [m(ids, use_cache=False).logits for m in (loaded, model)]
+        assert torch.equal(*logits), folder.name
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    assert size < 250_000, (folder.name, size)
+    print(f"{folder.name}: {size} bytes, {sorted(file.name for file in folder.iterdir())}")
+
+
+if __name__ == "__main__":
+    common.set_up()
+    for chosen in sys.argv[1:] or [*RECIPES, *COPIES]:
+        write(chosen)
