@@ -114,7 +114,15 @@ COPIES = {
     "llama_f16": ("llama", torch.float16, None),
 }
 # A checkpoint whose greedy text repeats one token, or is decided by too small a margin, moves to another seed here.
-RESEED = {}
+RESEED = {
+    "llama_old_style": 1,
+    "llama3_rope": 1,
+    "mistral": 3,
+    "mistral_full": 2,
+    "qwen2_old_style": 1,
+    "qwen3": 2,
+    "qwen3_sliding": 1,
+}
 
 
 def randomize(model, name):
