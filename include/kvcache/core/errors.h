@@ -24,13 +24,15 @@ class RuntimeError : public std::runtime_error {
 // Throws ValueError with the concatenated message parts unless `condition` holds.
 template <typename... Parts>
 inline void check_value(bool condition, const Parts&... parts) {
-  if (!condition) [[unlikely]] throw ValueError(c10::str(parts...));
+  if (!condition) [[unlikely]]
+    throw ValueError(c10::str(parts...));
 }
 
 // Throws RuntimeError with the concatenated message parts unless `condition` holds.
 template <typename... Parts>
 inline void check_state(bool condition, const Parts&... parts) {
-  if (!condition) [[unlikely]] throw RuntimeError(c10::str(parts...));
+  if (!condition) [[unlikely]]
+    throw RuntimeError(c10::str(parts...));
 }
 
 }  // namespace kvcache

@@ -1,0 +1,92 @@
+// What a model and generate() need of a cache, under Transformers' names. Move-only; copies are
+// named.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "kvcache/cache/step.h"
+#include "kvcache/core/history.h"
+#include "kvcache/core/view.h"
+
+namespace kvcache {
+
+class Cache {
+ public:
+  Cache() = default;
+  Cache(Cache&&) noexcept = default;
+  Cache& operator=(Cache&&) noexcept = default;
+  virtual ~Cache() = default;
+
+  // The kind, as in `cache_implementation`: "dynamic".
+  virtual std::string_view kind() const = 0;
+
+  // Opens a forward pass of some tokens for all layers. See Step.
+  virtual Step begin_step(const StepInput& input) = 0;
+
+  // Transformers' update: takes keys and values [batch, kv_heads, tokens, head_dim] into one layer
+  // at once, and returns all that the new tokens may see. The cache's history is then not known.
+  virtual KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) = 0;
+
+  // The same, without joining segments.
+  virtual View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) = 0;
+
+  // Tokens seen by a layer; 0 for one that is not made yet.
+  virtual std::int64_t get_seq_length(std::int64_t layer = 0) const = 0;
+
+  // (number of key columns, position of the first) for a step of `tokens` new tokens.
+  virtual std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
+                                                               std::int64_t layer) const = 0;
+
+  // Tokens that a layer can hold (a window for sliding layers), or the largest over all; -1: no
+  // bound.
+  virtual std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const = 0;
+
+  // Rows; 0 until the first keys came in.
+  virtual std::int64_t batch_size() const = 0;
+
+  // The tokens seen.
+  virtual const History& history() const = 0;
+
+  // Whether crop(-tokens) would be exact. What it says is what crop does.
+  virtual bool can_crop(std::int64_t tokens) const = 0;
+
+  // crop(-n) takes the last n tokens back; crop(0) frees recorded states that the next step will
+  // not read. Throws ValueError for n > 0 or more tokens than were seen, RuntimeError where a
+  // window has moved on; nothing has changed then.
+  virtual void crop(std::int64_t minus_tokens) = 0;
+
+  // Keeps past states from now on, so that sliding layers can be cropped beyond their window.
+  virtual void activate_past_recording() = 0;
+
+  // Forgets all tokens. Growing layers let their buffers go.
+  virtual void reset() = 0;
+
+  // Room for `tokens` tokens in all, so that growth up to there copies nothing.
+  virtual void reserve(std::int64_t tokens) = 0;
+
+  // Row i becomes old row rows[i]; int64 [n], any n >= 1. Throws ValueError for rows out of range.
+  virtual void batch_select_indices(const at::Tensor& rows) = 0;
+
+  // As batch_select_indices with as many rows as before, in place.
+  virtual void reorder_cache(const at::Tensor& beam_idx) = 0;
+
+  // Every row `repeats` times, next to each other. Throws ValueError for repeats < 1.
+  virtual void batch_repeat_interleave(std::int64_t repeats) = 0;
+
+  // A deep copy.
+  virtual std::unique_ptr<Cache> clone() = 0;
+
+  // Bytes of the keys and values held.
+  virtual std::int64_t nbytes() = 0;
+
+  // Bytes reserved for them, spare room included.
+  virtual std::int64_t allocated_bytes() = 0;
+};
+
+}  // namespace kvcache

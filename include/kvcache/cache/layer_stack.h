@@ -1,0 +1,148 @@
+// What a layered cache is made of, and a step works on: the layers, where they lie, and what they
+// have seen.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/core/history.h"
+#include "kvcache/core/layer.h"
+#include "kvcache/core/memory.h"
+#include "kvcache/layers/registry.h"
+#include "kvcache/placement/placement.h"
+
+namespace kvcache {
+
+class LayerStack {
+ public:
+  // `specs` empty: full layers are made as their first keys come in. Throws ValueError for
+  // a layer type that `registry` does not know.
+  LayerStack(const std::vector<LayerSpec>& specs, LayerRegistry registry,
+             std::shared_ptr<Memory> memory, std::unique_ptr<Placement> placement)
+      : lazy_(specs.empty()),
+        registry_(std::move(registry)),
+        memory_(std::move(memory)),
+        placement_(std::move(placement)) {
+    for (const LayerSpec& spec : specs) layers_.push_back(registry_.make(spec, memory_));
+  }
+
+  std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
+  bool lazy() const { return lazy_; }
+
+  bool has(std::int64_t index) const { return index >= 0 && index < size(); }
+  Layer& operator[](std::int64_t index) { return *layers_[static_cast<std::size_t>(index)]; }
+  const Layer& operator[](std::int64_t index) const {
+    return *layers_[static_cast<std::size_t>(index)];
+  }
+
+  // Whether `index` names a layer that is here, or that may still be made. Throws ValueError if
+  // not.
+  void check_index(std::int64_t index) const {
+    check_value(has(index) || (lazy_ && index >= 0), "there is no layer ", index,
+                ": this cache has layers 0 to ", size() - 1);
+  }
+
+  // Makes the layers up to `index`, where they are made lazily.
+  void make_up_to(std::int64_t index) {
+    check_index(index);
+    while (!has(index)) layers_.push_back(registry_.make(LayerSpec{}, memory_));
+  }
+
+  // Opens a step: from here to publish or roll_back nothing else may change the stack.
+  void open_step() {
+    layers_at_open_ = size();
+    step_open_ = true;
+  }
+
+  // Makes the open step of `tokens` tokens and `rows` rows true.
+  void publish(std::int64_t tokens, std::int64_t rows) noexcept {
+    for (auto& layer : layers_) layer->publish(tokens);
+    history.publish();
+    batch = rows;
+    step_open_ = false;
+  }
+
+  // Leaves all as it was before open_step.
+  void roll_back() noexcept {
+    for (auto& layer : layers_) layer->discard();
+    shrink_to(layers_at_open_);
+    history.discard();
+    step_open_ = false;
+  }
+
+  // Lets layers from `count` on go: those that an undone call had made.
+  void shrink_to(std::int64_t count) noexcept {
+    if (count < size()) layers_.resize(static_cast<std::size_t>(count));
+  }
+
+  // Tokens seen by every layer. Throws RuntimeError in the middle of a round of update() calls,
+  // when layers differ.
+  std::int64_t common_length() const {
+    const std::int64_t seen = layers_.empty() ? 0 : layers_.front()->seen();
+    for (std::int64_t i = 0; i < size(); ++i) {
+      check_state((*this)[i].seen() == seen, "the layers differ in length: layer 0 has seen ", seen,
+                  " tokens and layer ", i, " ", (*this)[i].seen(),
+                  "; update() every layer before using the cache as a whole");
+    }
+    return seen;
+  }
+
+  bool equal_lengths() const {
+    for (std::int64_t i = 0; i < size(); ++i) {
+      if ((*this)[i].seen() != layers_.front()->seen()) return false;
+    }
+    return true;
+  }
+
+  // After keys came in outside a step: once every layer has them, the history grows by tokens whose
+  // ids are not known.
+  void note_unknown_tokens() {
+    const std::int64_t added = equal_lengths() ? common_length() - history.seen() : 0;
+    if (added == 0) return;
+    history.stage({.batch = batch, .tokens = added});
+    history.publish();
+  }
+
+  void check_no_step() const {
+    check_state(!step_open_, "a step is open on this cache; commit it or let it go first");
+  }
+
+  // All of what a whole-cache operation asks for.
+  std::int64_t check_whole() const {
+    check_no_step();
+    return common_length();
+  }
+
+  LayerStack clone(std::unique_ptr<Placement> placement) {
+    LayerStack copy({}, registry_, memory_, std::move(placement));
+    copy.lazy_ = lazy_;
+    for (auto& layer : layers_) {
+      placement_->sync_for_visit(*layer);
+      copy.layers_.push_back(layer->clone());
+    }
+    copy.history = history;
+    copy.batch = batch;
+    return copy;
+  }
+
+  Placement& placement() { return *placement_; }
+  const std::shared_ptr<Memory>& memory() const { return memory_; }
+
+  History history;
+  std::int64_t batch = 0;  // rows; 0 until the first keys come in
+
+ private:
+  bool step_open_ = false;
+  std::int64_t layers_at_open_ = 0;
+  bool lazy_;
+  LayerRegistry registry_;
+  std::shared_ptr<Memory> memory_;
+  std::unique_ptr<Placement> placement_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,228 @@
+// A cache that is a list of layers and a placement. The dynamic cache and, with other layer kinds,
+// every cache of one stack of layers is this class with a constructor of its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/batch_operations.h"
+#include "kvcache/cache/cache.h"
+#include "kvcache/cache/layer_stack.h"
+#include "kvcache/cache/step.h"
+
+namespace kvcache {
+
+class LayeredCache : public Cache {
+ public:
+  LayeredCache(std::string_view kind, LayerStack stack)
+      : kind_(kind), stack_(std::make_unique<LayerStack>(std::move(stack))) {}
+
+  std::string_view kind() const override { return kind_; }
+  const History& history() const override { return stack_->history; }
+  std::int64_t batch_size() const override { return stack_->batch; }
+
+  // Layers made so far.
+  std::int64_t layer_count() const { return stack_->size(); }
+  const Layer& layer(std::int64_t index) const {
+    check_value(stack_->has(index), "there is no layer ", index, ": this cache has ",
+                stack_->size(), " layers");
+    return (*stack_)[index];
+  }
+
+  Step begin_step(const StepInput& input) override { return Step(*stack_, input); }
+
+  KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
+    return dense(append(keys, values, layer));
+  }
+
+  View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override;
+
+  std::int64_t get_seq_length(std::int64_t layer = 0) const override {
+    stack_->check_index(layer);
+    return stack_->has(layer) ? (*stack_)[layer].seen() : 0;
+  }
+
+  std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
+                                                       std::int64_t layer) const override {
+    stack_->check_index(layer);
+    if (!stack_->has(layer)) return {tokens, 0};
+    KeyValuePort* port = (*stack_)[layer].key_values();
+    check_value(port != nullptr, "layer ", layer, " keeps no keys and values");
+    const Visible visible = port->visible((*stack_)[layer].seen(), tokens);
+    return {visible.length, visible.offset};
+  }
+
+  std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const override {
+    if (layer) {
+      stack_->check_index(*layer);
+      return stack_->has(*layer) ? (*stack_)[*layer].get_max_length() : -1;
+    }
+    std::int64_t longest = -1;
+    for (std::int64_t i = 0; i < stack_->size(); ++i) {
+      longest = std::max(longest, (*stack_)[i].get_max_length());
+    }
+    return longest;
+  }
+
+  bool can_crop(std::int64_t tokens) const override {
+    const std::int64_t seen = stack_->check_whole();
+    if (tokens < 0 || tokens > seen) return false;
+    for (std::int64_t i = 0; i < stack_->size(); ++i) {
+      if (!(*stack_)[i].can_crop(tokens)) return false;
+    }
+    return true;
+  }
+
+  void crop(std::int64_t minus_tokens) override;
+  void activate_past_recording() override;
+
+  void reset() override {
+    stack_->check_no_step();
+    for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].reset();
+    stack_->history.reset();
+    stack_->batch = 0;
+  }
+
+  void reserve(std::int64_t tokens) override;
+
+  void batch_select_indices(const at::Tensor& rows) override {
+    stack_->check_whole();
+    select_rows(detail::checked_rows(rows, stack_->batch));
+  }
+
+  void reorder_cache(const at::Tensor& beam_idx) override;
+
+  void batch_repeat_interleave(std::int64_t repeats) override {
+    stack_->check_whole();
+    check_value(repeats >= 1, "rows can be repeated 1 time or more, not ", repeats);
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < stack_->batch; ++row) {
+      rows.insert(rows.end(), static_cast<std::size_t>(repeats), row);
+    }
+    select_rows(rows);
+  }
+
+  std::unique_ptr<Cache> clone() override {
+    stack_->check_whole();
+    return std::make_unique<LayeredCache>(kind_, stack_->clone(std::make_unique<Resident>()));
+  }
+
+  std::int64_t nbytes() override { return count_bytes().live; }
+  std::int64_t allocated_bytes() override { return count_bytes().allocated; }
+
+  // Walks all state, layer by layer. No step may be open.
+  void visit(Visitor& visitor) {
+    stack_->check_no_step();
+    detail::visit_all(*stack_, visitor);
+  }
+
+ private:
+  detail::ByteCounts count_bytes() {
+    detail::CountBytes counter;
+    detail::visit_all(*stack_, counter);
+    return counter.counts;
+  }
+
+  void select_rows(const std::vector<std::int64_t>& rows);
+
+  std::string kind_;
+  std::unique_ptr<LayerStack>
+      stack_;  // its address stays while the cache moves: open steps hold it
+};
+
+inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& values,
+                                 std::int64_t layer) {
+  LayerStack& stack = *stack_;
+  stack.check_no_step();
+  const std::int64_t had = stack.size();
+  stack.make_up_to(layer);
+  Layer& target = stack[layer];
+  try {
+    KeyValuePort* port = target.key_values();
+    check_value(port != nullptr, "layer ", layer, " keeps no keys and values");
+    const std::int64_t rows = keys.defined() && keys.dim() > 0 ? keys.size(0) : 0;
+    check_value(stack.batch == 0 || rows == stack.batch, "keys have batch ", rows,
+                ", but the cache holds batch ", stack.batch,
+                "; select or repeat its rows first, or reset it");
+    const std::int64_t tokens = keys.defined() && keys.dim() == 4 ? keys.size(2) : 0;
+    check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
+                " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
+                " were given");
+    stack.placement().before(layer, target);
+    View view = port->append(keys, values, target.seen());
+    target.seal();
+    stack.placement().after(layer, target);
+    target.publish(tokens);
+    stack.batch = rows;
+    stack.note_unknown_tokens();
+    return view;
+  } catch (...) {
+    target.discard();
+    stack.shrink_to(had);
+    throw;
+  }
+}
+
+inline void LayeredCache::crop(std::int64_t minus_tokens) {
+  check_value(minus_tokens <= 0, "crop(", minus_tokens,
+              ") is not a number of tokens to take back; pass a negative one: crop(", -minus_tokens,
+              ") removes the last ", minus_tokens);
+  const std::int64_t seen = stack_->check_whole();
+  const std::int64_t tokens = -minus_tokens;
+  check_value(tokens <= seen, "crop(", minus_tokens, ") would take back ", tokens,
+              " tokens, but the cache has seen ", seen);
+  for (std::int64_t i = 0; i < stack_->size(); ++i) {
+    const Layer& layer = (*stack_)[i];
+    check_state(layer.can_crop(tokens), "layer ", i, " (", layer.spec().type, ", window ",
+                layer.spec().window, ") no longer holds what it needs after crop(", minus_tokens,
+                ") at length ", seen,
+                "; call activate_past_recording() before the forward passes that may be undone");
+  }
+  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].crop(tokens);
+  stack_->history.crop(tokens);
+}
+
+inline void LayeredCache::activate_past_recording() {
+  stack_->check_no_step();
+  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].activate_past_recording();
+}
+
+inline void LayeredCache::reserve(std::int64_t tokens) {
+  stack_->check_no_step();
+  check_value(tokens >= 0, "reserve(", tokens, ") is not a number of tokens");
+  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].reserve(tokens);
+}
+
+inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
+  stack_->check_whole();
+  const std::vector<std::int64_t> rows = detail::checked_rows(beam_idx, stack_->batch);
+  check_value(static_cast<std::int64_t>(rows.size()) == stack_->batch, "reorder_cache takes ",
+              stack_->batch, " indices, one a row, but got ", rows.size(),
+              "; batch_select_indices changes the number of rows");
+  detail::ReorderRows reorder(rows, *stack_->memory());
+  detail::visit_all(*stack_, reorder);
+  reorder.write();
+  stack_->history.select(rows);
+  detail::visit_all(*stack_, reorder);
+}
+
+inline void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
+  if (rows.empty()) return;
+  detail::SelectRows select(rows, *stack_->memory());
+  detail::visit_all(*stack_, select);
+  stack_->history.select(rows);
+  select.swap();
+  detail::visit_all(*stack_, select);
+  stack_->batch = static_cast<std::int64_t>(rows.size());
+}
+
+}  // namespace kvcache

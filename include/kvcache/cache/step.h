@@ -1,0 +1,209 @@
+// A forward pass over a cache as a transaction: layers append within it, and only commit() makes it
+// true for all of them at once. A step that is let go leaves every layer as it was.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/layer_stack.h"
+
+namespace kvcache {
+
+struct StepInput {
+  std::int64_t tokens = 0;  // new tokens a row, padding included
+  std::int64_t batch = 0;   // rows
+  // int64 [batch, tokens]; absent (embeddings): the history is no longer known.
+  std::optional<at::Tensor> ids = {};
+  // bool or integer [batch, tokens], or [batch, seen + tokens], whose first columns then replace
+  // what the cache knows of its past's padding; 0 = padding. Absent: all real.
+  std::optional<at::Tensor> valid = {};
+};
+
+class Step {
+ public:
+  // Refuses before anything changes: RuntimeError if a step is open or the layers differ in length,
+  // ValueError if batch, capacity or the tensors' shapes do not fit. Use Cache::begin_step.
+  Step(LayerStack& stack, const StepInput& input)
+      : tokens_(input.tokens), batch_(input.batch), seen_(stack.check_whole()) {
+    check(stack, input);
+    touched_.assign(static_cast<std::size_t>(stack.size()), Touch::none);
+    stage_history(stack, input);
+    stack.open_step();
+    stack_.reset(&stack);
+  }
+
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t batch() const { return batch_; }
+
+  // Tokens seen before this step; the positions, in columns, that the new tokens follow.
+  std::int64_t seen() const { return seen_; }
+
+  // What this layer's queries will be handed; the same before and after append.
+  Visible visible(std::int64_t layer) const {
+    const LayerStack& stack = open();
+    stack.check_index(layer);
+    if (!stack.has(layer)) return Retention::full().visible(0, tokens_);
+    return port(layer).visible(stack[layer].seen(), tokens_);
+  }
+
+  // Tokens seen by this layer before this step.
+  std::int64_t query_offset(std::int64_t layer) const {
+    const LayerStack& stack = open();
+    stack.check_index(layer);
+    return stack.has(layer) ? stack[layer].seen() : 0;
+  }
+
+  // Positions of the new tokens, int64 [batch, tokens] on the CPU: real tokens before each in its
+  // row.
+  at::Tensor positions() const { return open().history.positions(batch_, tokens_, new_valid_); }
+
+  // bool [batch, seen + tokens] on the CPU: which columns are real. Absent if all are.
+  std::optional<at::Tensor> valid() const {
+    const History& history = open().history;
+    if (!new_valid_ && !past_valid_ && history.all_valid()) return std::nullopt;
+    const auto rows = [&](std::int64_t columns) { return at::ones({batch_, columns}, at::kBool); };
+    const at::Tensor past = past_valid_            ? *past_valid_
+                            : history.batch() == 0 ? rows(seen_)
+                                                   : history.valid();
+    at::Tensor all = at::cat({past, new_valid_ ? *new_valid_ : rows(tokens_)}, 1);
+    if (all.all().item<bool>()) return std::nullopt;
+    return all;
+  }
+
+  // Stages the layer's keys [batch, kv_heads, tokens, key_dim] and values and returns what its
+  // queries read. The first call for a layer seals every earlier one. Throws ValueError for tensors
+  // that do not fit and RuntimeError for a layer that had its turn; either leaves all as it was.
+  View append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values) {
+    LayerStack& stack = open();
+    const std::int64_t had = stack.size();
+    stack.make_up_to(layer);
+    try {
+      touched_.resize(static_cast<std::size_t>(stack.size()), Touch::none);
+      check_turn(layer, keys);
+      seal_before(layer);
+      stack.placement().before(layer, stack[layer]);
+      View view = port(layer).append(keys, values, stack[layer].seen());
+      touch(layer) = Touch::staged;
+      return view;
+    } catch (...) {
+      stack.shrink_to(had);
+      touched_.resize(static_cast<std::size_t>(had));
+      throw;
+    }
+  }
+
+  // Makes the step true for all layers. Throws RuntimeError if a layer had no turn; the step then
+  // stays open.
+  void commit() {
+    LayerStack& stack = open();
+    check_state(stack.size() > 0, "the step has no layer to commit: nothing was appended");
+    for (std::int64_t i = 0; i < stack.size(); ++i) {
+      check_state(touch(i) != Touch::none, "layer ", i, " of ", stack.size(),
+                  " got no keys in this step; append to every layer before commit()");
+    }
+    seal_before(stack.size());
+    stack.publish(tokens_, batch_);
+    (void)stack_.release();
+  }
+
+ private:
+  enum class Touch { none, staged, sealed };
+
+  void check(const LayerStack& stack, const StepInput& input) const {
+    check_value(tokens_ > 0 && batch_ > 0, "a step needs at least one token and one row, but got ",
+                tokens_, " tokens and ", batch_, " rows");
+    check_value(stack.batch == 0 || stack.batch == batch_, "the step has batch ", batch_,
+                ", but the cache holds batch ", stack.batch,
+                "; select or repeat its rows first, or reset it");
+    for (std::int64_t i = 0; i < stack.size(); ++i) {
+      const auto room = stack[i].room();
+      check_value(!room || *room >= tokens_, "layer ", i, " holds ", seen_, " of at most ",
+                  seen_ + room.value_or(0), " tokens and cannot take ", tokens_, " more");
+    }
+    if (input.ids) {
+      check_value(input.ids->dim() == 2 && input.ids->size(0) == batch_ &&
+                      input.ids->size(1) == tokens_ && input.ids->scalar_type() == at::kLong,
+                  "ids must be int64 [", batch_, ", ", tokens_, "], but are ", input.ids->dtype(),
+                  " ", input.ids->sizes());
+    }
+    if (input.valid) {
+      const std::int64_t columns = input.valid->dim() == 2 ? input.valid->size(1) : -1;
+      check_value(columns == tokens_ || columns == seen_ + tokens_,
+                  "the attention mask must be [batch, tokens] = [", batch_, ", ", tokens_,
+                  "] or, with the past, [", batch_, ", ", seen_ + tokens_, "], but is ",
+                  input.valid->sizes());
+      check_value(input.valid->size(0) == batch_, "the attention mask has ", input.valid->size(0),
+                  " rows, but the step has ", batch_);
+    }
+  }
+
+  void stage_history(LayerStack& stack, const StepInput& input) {
+    History::Staged staged{.batch = batch_, .tokens = tokens_};
+    if (input.ids) staged.ids = input.ids->to(at::kCPU).contiguous();
+    if (input.valid) {
+      const at::Tensor valid = input.valid->to(at::kCPU).to(at::kBool);
+      const std::int64_t past = valid.size(1) - tokens_;
+      new_valid_ = staged.valid = valid.narrow(1, past, tokens_).contiguous();
+      if (past > 0) past_valid_ = staged.past_valid = valid.narrow(1, 0, past).contiguous();
+    }
+    stack.history.stage(std::move(staged));
+  }
+
+  LayerStack& open() const {
+    check_state(stack_ != nullptr, "the step is over: it was committed, rolled back or moved from");
+    return *stack_;
+  }
+
+  Touch& touch(std::int64_t layer) { return touched_[static_cast<std::size_t>(layer)]; }
+
+  KeyValuePort& port(std::int64_t layer) const {
+    KeyValuePort* port = (*stack_)[layer].key_values();
+    check_value(port != nullptr, "layer ", layer, " (", (*stack_)[layer].spec().type,
+                ") keeps no keys and values");
+    return *port;
+  }
+
+  void check_turn(std::int64_t layer, const at::Tensor& keys) {
+    check_state(touch(layer) == Touch::none, "layer ", layer,
+                " already got its keys in this step; a step appends to each layer once");
+    for (std::int64_t i = layer + 1; i < stack_->size(); ++i) {
+      check_state(touch(i) == Touch::none, "layer ", i, " had its turn before layer ", layer,
+                  "; a step goes through the layers in order");
+    }
+    check_value(
+        keys.defined() && keys.dim() == 4 && keys.size(0) == batch_ && keys.size(2) == tokens_,
+        "layer ", layer, " got keys of shape ",
+        keys.defined() ? c10::str(keys.sizes()) : "(undefined)", " in a step of batch ", batch_,
+        " and ", tokens_, " tokens; they must be [batch, kv_heads, tokens, head_dim]");
+  }
+
+  void seal_before(std::int64_t layer) {
+    for (std::int64_t i = 0; i < layer; ++i) {
+      if (touch(i) != Touch::staged) continue;
+      (*stack_)[i].seal();
+      touch(i) = Touch::sealed;
+      stack_->placement().after(i, (*stack_)[i]);
+    }
+  }
+
+  struct RollBack {
+    void operator()(LayerStack* stack) const noexcept { stack->roll_back(); }
+  };
+
+  std::unique_ptr<LayerStack, RollBack> stack_;  // null once the step is over
+  std::int64_t tokens_ = 0;
+  std::int64_t batch_ = 0;
+  std::int64_t seen_ = 0;
+  std::optional<at::Tensor> new_valid_;   // bool [batch, tokens]
+  std::optional<at::Tensor> past_valid_;  // bool [batch, seen]
+  std::vector<Touch> touched_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,206 @@
+// The tokens that a cache has seen: ids and which of them are real, row by row. From it come
+// positions under padding and the question how much of a cache fits a text.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kvcache/core/errors.h"
+
+namespace kvcache {
+
+class History {
+ public:
+  // Tokens seen, real ones and padding.
+  std::int64_t seen() const noexcept { return seen_; }
+  std::int64_t batch() const noexcept { return static_cast<std::int64_t>(rows_.size()); }
+
+  // False once tokens came in without ids: `update()` outside a model, or embeddings.
+  bool known() const noexcept { return known_ == seen_; }
+
+  // Whether no row holds padding.
+  bool all_valid() const noexcept {
+    return std::all_of(rows_.begin(), rows_.end(),
+                       [&](const Row& row) { return row.valid_count == seen_; });
+  }
+
+  // int64 [batch, seen] on the CPU. Throws RuntimeError if the ids are not known.
+  at::Tensor ids() const {
+    check_known("its token ids");
+    return to_tensor<std::int64_t>(at::kLong, [](const Row& row) { return row.ids.data(); });
+  }
+
+  // bool [batch, seen] on the CPU: false where a row holds padding.
+  at::Tensor valid() const {
+    return to_tensor<bool>(at::kBool, [](const Row& row) { return row.valid.data(); });
+  }
+
+  // int64 [batch, tokens] on the CPU: the position of each new token is the number of real tokens
+  // before it in its row; padding gets some position in range. `new_valid` is bool [batch, tokens]
+  // on the CPU; absent: all real. `batch` rows are assumed while nothing was seen.
+  at::Tensor positions(std::int64_t batch, std::int64_t tokens,
+                       const std::optional<at::Tensor>& new_valid) const {
+    at::Tensor result = at::empty({batch, tokens}, at::kLong);
+    auto* out = result.data_ptr<std::int64_t>();
+    const bool* valid = new_valid ? new_valid->const_data_ptr<bool>() : nullptr;
+    for (std::int64_t row = 0; row < batch; ++row) {
+      std::int64_t next = rows_.empty() ? 0 : rows_[index(row)].valid_count;
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        const std::int64_t at = row * tokens + i;
+        const bool real = valid == nullptr || valid[at];
+        out[at] = real ? next : 0;
+        next += real ? 1 : 0;
+      }
+    }
+    return result;
+  }
+
+  // The longest prefix, in columns, in which every row of `ids` (int64 [batch, n], CPU, contiguous)
+  // with padding `valid` (bool [batch, n]; absent: all real) equals what was seen. Ids under
+  // padding do not matter. 0 if batches differ. Throws RuntimeError if the history is not known.
+  std::int64_t common_prefix(const at::Tensor& ids, const std::optional<at::Tensor>& valid) const {
+    check_known("the common prefix with a text");
+    if (ids.size(0) != batch()) return 0;
+    const std::int64_t columns = ids.size(1);
+    const auto* new_ids = ids.const_data_ptr<std::int64_t>();
+    const bool* new_valid = valid ? valid->const_data_ptr<bool>() : nullptr;
+    std::int64_t common = std::min(columns, seen_);
+    for (std::int64_t r = 0; r < batch(); ++r) {
+      const Row& row = rows_[index(r)];
+      const auto same = [&](std::int64_t i) {
+        const bool real = new_valid == nullptr || new_valid[r * columns + i];
+        return row.valid[index(i)] == real &&
+               (!real || row.ids[index(i)] == new_ids[r * columns + i]);
+      };
+      std::int64_t i = 0;
+      while (i < common && same(i)) ++i;
+      common = i;
+    }
+    return common;
+  }
+
+  // A step's tokens, kept apart until publish. `ids` int64 and `valid` bool, [batch, tokens], CPU,
+  // contiguous; ids absent: unknown tokens, valid absent: all real. `past_valid`, bool [batch,
+  // seen], replaces what was known of the past's padding. Allocates; publish does not.
+  struct Staged {
+    std::int64_t batch;
+    std::int64_t tokens;
+    std::optional<at::Tensor> ids = {};
+    std::optional<at::Tensor> valid = {};
+    std::optional<at::Tensor> past_valid = {};
+  };
+  void stage(Staged staged) {
+    if (rows_.empty()) fresh_rows_.resize(index(staged.batch));
+    for (Row& row : rows_.empty() ? fresh_rows_ : rows_) {
+      reserve_amortized(row.ids, staged.tokens);
+      reserve_amortized(row.valid, staged.tokens);
+    }
+    staged_ = std::move(staged);
+  }
+
+  void publish() noexcept {
+    if (!staged_) return;
+    if (rows_.empty()) rows_ = std::move(fresh_rows_);
+    for (std::int64_t r = 0; r < batch(); ++r) append_row(r);
+    if (staged_->ids && known()) known_ += staged_->tokens;
+    seen_ += staged_->tokens;
+    discard();
+  }
+
+  void discard() noexcept {
+    fresh_rows_.clear();
+    staged_.reset();
+  }
+
+  // Takes the last `tokens` tokens back.
+  void crop(std::int64_t tokens) {
+    seen_ -= tokens;
+    known_ = std::min(known_, seen_);
+    for (Row& row : rows_) {
+      row.ids.resize(index(seen_));
+      row.valid.resize(index(seen_));
+      row.count();
+    }
+  }
+
+  void reset() noexcept {
+    rows_.clear();
+    seen_ = known_ = 0;
+    discard();
+  }
+
+  // New row i is old row rows[i]; indices must be in range.
+  void select(const std::vector<std::int64_t>& rows) {
+    std::vector<Row> chosen;
+    chosen.reserve(rows.size());
+    for (const std::int64_t row : rows) chosen.push_back(rows_[index(row)]);
+    rows_ = std::move(chosen);
+  }
+
+ private:
+  struct Row {
+    std::vector<std::int64_t> ids;
+    std::vector<char> valid;
+    std::int64_t valid_count = 0;
+
+    void count() { valid_count = std::accumulate(valid.begin(), valid.end(), std::int64_t{0}); }
+  };
+
+  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+  template <typename T>
+  static void reserve_amortized(std::vector<T>& values, std::int64_t more) {
+    const std::size_t needed = values.size() + index(more);
+    if (needed > values.capacity()) values.reserve(std::max(needed, 2 * values.capacity()));
+  }
+
+  void check_known(const char* what) const {
+    check_state(known(), "the cache does not know ", what, ": ", seen_ - known_, " of its ", seen_,
+                " tokens came in without ids (update() outside a model, or embeddings); declare a "
+                "continuation, or reset the cache");
+  }
+
+  template <typename T, typename Source>
+  at::Tensor to_tensor(at::ScalarType dtype, const Source& source) const {
+    at::Tensor result = at::empty({batch(), seen_}, dtype);
+    for (std::int64_t r = 0; r < batch(); ++r) {
+      std::copy_n(source(rows_[index(r)]), seen_, result.data_ptr<T>() + r * seen_);
+    }
+    return result;
+  }
+
+  void append_row(std::int64_t r) noexcept {
+    Row& row = rows_[index(r)];
+    const std::int64_t tokens = staged_->tokens;
+    if (staged_->past_valid) {
+      const bool* past = staged_->past_valid->const_data_ptr<bool>() + r * seen_;
+      std::copy_n(past, seen_, row.valid.begin());
+      row.count();
+    }
+    const auto* ids = staged_->ids ? staged_->ids->const_data_ptr<std::int64_t>() : nullptr;
+    const auto* valid = staged_->valid ? staged_->valid->const_data_ptr<bool>() : nullptr;
+    for (std::int64_t i = r * tokens; i < (r + 1) * tokens; ++i) {
+      const bool real = valid == nullptr || valid[i];
+      row.ids.push_back(ids == nullptr ? kUnknownId : ids[i]);
+      row.valid.push_back(real ? 1 : 0);
+      row.valid_count += real ? 1 : 0;
+    }
+  }
+
+  static constexpr std::int64_t kUnknownId = -1;
+
+  std::vector<Row> rows_;
+  std::int64_t seen_ = 0;
+  std::int64_t known_ = 0;  // leading tokens whose ids are known
+  std::vector<Row> fresh_rows_;
+  std::optional<Staged> staged_;
+};
+
+}  // namespace kvcache

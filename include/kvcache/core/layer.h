@@ -1,0 +1,110 @@
+// One layer of a cache, as the containers and placements see it: a length, the phases of a step,
+// and a walk over its state. What is kept, how and where is decided behind it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kvcache/core/layer_spec.h"
+#include "kvcache/core/view.h"
+#include "kvcache/core/visible.h"
+#include "kvcache/core/visitor.h"
+
+namespace kvcache {
+
+// The attention side of a layer. `seen` is the layer's counter: the tokens of committed steps.
+class KeyValuePort {
+ public:
+  virtual ~KeyValuePort() = default;
+
+  // The keys that a step of `tokens` new tokens will be handed. The same before and after append.
+  virtual Visible visible(std::int64_t seen, std::int64_t tokens) const = 0;
+
+  // Stages the step's keys [batch, kv_heads, tokens, key_dim] and values [.., value_dim] and
+  // returns what its queries read. Never writes where held tokens lie; what it throws has changed
+  // nothing.
+  virtual View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t seen) = 0;
+};
+
+// Phases of a step, in order: (append) -> seal -> publish, or discard at any time before publish.
+class Layer {
+ public:
+  explicit Layer(LayerSpec spec) : spec_(std::move(spec)) {}
+  virtual ~Layer() = default;
+
+  const LayerSpec& spec() const { return spec_; }
+
+  // Tokens seen by this layer; the only source of truth for its length.
+  std::int64_t seen() const noexcept { return seen_; }
+
+  // Null for a layer without keys and values.
+  virtual KeyValuePort* key_values() noexcept = 0;
+
+  // As Transformers' get_max_length: tokens the layer can hold, -1 if there is no bound.
+  virtual std::int64_t get_max_length() const = 0;
+
+  // Tokens that may still be appended; absent: no bound.
+  virtual std::optional<std::int64_t> room() const = 0;
+
+  // Makes room for `tokens` tokens in all, at once or with the first keys.
+  virtual void reserve(std::int64_t tokens) = 0;
+
+  // After the last reader of the step: eviction, copies. May throw and allocate. Ends the views.
+  virtual void seal() = 0;
+
+  // Makes the step true: integers and handles only.
+  void publish(std::int64_t tokens) noexcept {
+    publish_state(tokens);
+    seen_ += tokens;
+  }
+
+  // Undoes an unpublished step.
+  virtual void discard() noexcept = 0;
+
+  // Whether crop(-tokens) would be exact. True for 0.
+  virtual bool can_crop(std::int64_t tokens) const = 0;
+
+  // Takes the last `tokens` tokens back, and frees recorded state that the next step will not read.
+  // Requires can_crop(tokens).
+  void crop(std::int64_t tokens) {
+    crop_state(seen_ - tokens);
+    seen_ -= tokens;
+  }
+
+  // Keeps past state from now on, so that crop stays possible beyond a window.
+  virtual void activate_past_recording() = 0;
+
+  // Forgets all tokens and lets lazily made buffers go.
+  void reset() noexcept {
+    reset_state();
+    seen_ = 0;
+  }
+
+  // Every tensor and every integer of the layer, its own counter included.
+  void visit(Visitor& visitor) {
+    visitor.count("seen", seen_);
+    visit_state(visitor);
+  }
+
+  // A deep copy. No step may be open.
+  virtual std::unique_ptr<Layer> clone() const = 0;
+
+ protected:
+  Layer(const Layer&) = default;
+  Layer& operator=(const Layer&) = delete;
+
+  virtual void publish_state(std::int64_t tokens) noexcept = 0;
+  virtual void crop_state(std::int64_t new_seen) = 0;
+  virtual void reset_state() noexcept = 0;
+  virtual void visit_state(Visitor& visitor) = 0;
+
+ private:
+  LayerSpec spec_;
+  std::int64_t seen_ = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,36 @@
+// A walk over all state of a cache. Copying, reordering, counting bytes and saving are loops over
+// it, so that a new storage or layer gets them by listing its state once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "kvcache/core/visible.h"
+
+namespace kvcache {
+
+struct TensorInfo {
+  std::string_view name;                       // unique within its layer, such as "keys"
+  std::optional<std::int64_t> batch_dim = {};  // dimension of the rows; absent: shared by all rows
+  std::optional<std::int64_t> token_dim = {};  // dimension of the slots; absent: not per token
+  Range live = {};                             // slots whose content is promised
+  bool writable = true;  // false: shared with another cache, never write in place
+};
+
+class Visitor {
+ public:
+  virtual ~Visitor() = default;
+
+  // Called for every tensor slot, also an empty (undefined) one. The handle may be replaced by a
+  // tensor of the same layout but another number of rows; in place it may be written only if
+  // `info.writable`.
+  virtual void tensor(const TensorInfo& info, at::Tensor& tensor) = 0;
+
+  // Called for every integer of state.
+  virtual void count(std::string_view name, std::int64_t& value) = 0;
+};
+
+}  // namespace kvcache

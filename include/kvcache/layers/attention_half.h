@@ -1,0 +1,73 @@
+// Retention + storage: the attention side of a layer. Stateless about length: the layer that has it
+// passes its counter in, so that a layer with several halves keeps one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "kvcache/core/layer.h"
+#include "kvcache/retention/retention.h"
+#include "kvcache/storage/storage.h"
+
+namespace kvcache {
+
+class AttentionHalf final : public KeyValuePort {
+ public:
+  AttentionHalf(Retention retention, std::unique_ptr<Storage> storage)
+      : retention_(retention), storage_(std::move(storage)) {}
+
+  AttentionHalf(const AttentionHalf& other)
+      : retention_(other.retention_),
+        storage_(other.storage_->clone()),
+        recording_(other.recording_) {}
+  AttentionHalf& operator=(const AttentionHalf&) = delete;
+
+  Visible visible(std::int64_t seen, std::int64_t tokens) const override {
+    return retention_.visible(seen, tokens);
+  }
+
+  View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t seen) override {
+    const std::int64_t tokens = keys.defined() && keys.dim() == 4 ? keys.size(2) : 0;
+    return storage_->stage({.keys = keys,
+                            .values = values,
+                            .seen = seen,
+                            .visible = retention_.visible(seen, tokens),
+                            .keep_from = keep_from(seen + tokens)});
+  }
+
+  // Whether all that a query at `new_seen` needs is still held.
+  bool can_crop_to(std::int64_t new_seen) const {
+    return new_seen >= 0 && storage_->held().first <= retention_.first_needed(new_seen);
+  }
+
+  // Requires can_crop_to(new_seen).
+  void crop_to(std::int64_t new_seen) {
+    storage_->trim({std::max(storage_->held().first, retention_.first_needed(new_seen)), new_seen});
+  }
+
+  void activate_past_recording() { recording_ = retention_.bound().has_value(); }
+
+  void visit(Visitor& visitor) {
+    std::int64_t recording = recording_ ? 1 : 0;
+    visitor.count("recording", recording);
+    recording_ = recording != 0;
+    storage_->visit(visitor);
+  }
+
+  const Retention& retention() const { return retention_; }
+  Storage& storage() { return *storage_; }
+  const Storage& storage() const { return *storage_; }
+
+ private:
+  std::int64_t keep_from(std::int64_t seen) const {
+    return recording_ ? storage_->held().first : retention_.first_needed(seen);
+  }
+
+  Retention retention_;
+  std::unique_ptr<Storage> storage_;
+  bool recording_ = false;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,60 @@
+// A layer of keys and values: any retention over any storage. Transformers' layer names are thin
+// classes over it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kvcache/core/layer.h"
+#include "kvcache/layers/attention_half.h"
+
+namespace kvcache {
+
+class AttentionLayer : public Layer {
+ public:
+  AttentionLayer(LayerSpec spec, Retention retention, std::unique_ptr<Storage> storage)
+      : Layer(std::move(spec)), half_(retention, std::move(storage)) {}
+
+  KeyValuePort* key_values() noexcept override { return &half_; }
+
+  std::int64_t get_max_length() const override {
+    if (const auto capacity = half_.storage().capacity()) return *capacity;
+    return half_.retention().bound().value_or(-1);
+  }
+
+  std::optional<std::int64_t> room() const override {
+    const auto capacity = half_.storage().capacity();
+    return capacity ? std::optional(*capacity - seen()) : std::nullopt;
+  }
+
+  void reserve(std::int64_t tokens) override {
+    half_.storage().reserve(std::min(tokens, half_.retention().bound().value_or(tokens)));
+  }
+
+  void seal() override { half_.storage().seal(); }
+  void discard() noexcept override { half_.storage().discard(); }
+  bool can_crop(std::int64_t tokens) const override {
+    return tokens == 0 || (tokens > 0 && half_.can_crop_to(seen() - tokens));
+  }
+  void activate_past_recording() override { half_.activate_past_recording(); }
+  // The copy has this spec, retention and storage; the derived names add constructors alone.
+  std::unique_ptr<Layer> clone() const override {
+    return std::unique_ptr<Layer>(new AttentionLayer(*this));
+  }
+
+ protected:
+  AttentionLayer(const AttentionLayer&) = default;
+
+  void publish_state(std::int64_t) noexcept override { half_.storage().publish(); }
+  void crop_state(std::int64_t new_seen) override { half_.crop_to(new_seen); }
+  void reset_state() noexcept override { half_.storage().reset(); }
+  void visit_state(Visitor& visitor) override { half_.visit(visitor); }
+
+ private:
+  AttentionHalf half_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,62 @@
+// Which class stands behind each layer type: a value that is filled by explicit functions and
+// passed in, so that users can add kinds of their own.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/layers/dynamic_chunked_layer.h"
+#include "kvcache/layers/dynamic_layer.h"
+#include "kvcache/layers/dynamic_sliding_window_layer.h"
+
+namespace kvcache {
+
+class LayerRegistry {
+ public:
+  using Factory =
+      std::function<std::unique_ptr<Layer>(const LayerSpec&, const std::shared_ptr<Memory>&)>;
+
+  // Adds a layer type, or replaces the one of that name.
+  LayerRegistry& add(std::string_view type, Factory factory) {
+    factories_.insert_or_assign(std::string(type), std::move(factory));
+    return *this;
+  }
+
+  // Throws ValueError, listing the known types, if spec.type is not among them.
+  std::unique_ptr<Layer> make(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) const {
+    const auto found = factories_.find(spec.type);
+    if (found == factories_.end()) {
+      std::string known;
+      for (const auto& [type, factory] : factories_) known += (known.empty() ? "" : ", ") + type;
+      throw ValueError(c10::str("unknown layer type '", spec.type, "'; this cache knows: ", known));
+    }
+    return found->second(spec, memory);
+  }
+
+ private:
+  std::map<std::string, Factory> factories_;
+};
+
+// Adds `L`, constructible from a spec and a memory, under a type name.
+template <typename L>
+LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type) {
+  return registry.add(type, [](const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+    return std::make_unique<L>(spec, memory);
+  });
+}
+
+// The kinds that DynamicCache makes.
+inline LayerRegistry dynamic_layers() {
+  LayerRegistry registry;
+  add_layer<DynamicLayer>(registry, kFullAttention);
+  add_layer<DynamicSlidingWindowLayer>(registry, kSlidingAttention);
+  add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);
+  return registry;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,81 @@
+// A causal language model over a cache. forward() opens the step, runs the family's layers within
+// it and commits it, so that a pass either happened for every layer or for none.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kvcache/attention/attention.h"
+#include "kvcache/attention/mask.h"
+#include "kvcache/cache/cache.h"
+#include "kvcache/models/config.h"
+
+namespace kvcache {
+
+struct ForwardInput {
+  at::Tensor input_ids;  // int64 [batch, tokens], on any device
+  // Integer or bool [batch, tokens] or [batch, seen + tokens], 1 = real token; absent: all real.
+  std::optional<at::Tensor> attention_mask = {};
+  // Only the last `logits_to_keep` positions' logits are computed; 0: all.
+  std::int64_t logits_to_keep = 0;
+};
+
+// What a family's layers see of a step.
+class ForwardContext {
+ public:
+  ForwardContext(Step& step, at::Device device);
+
+  // Positions of the new tokens, int64 [batch, tokens], on the model's device.
+  const at::Tensor& positions() const { return positions_; }
+
+  // Takes the layer's keys [batch, kv_heads, tokens, key_dim] and values into the cache and attends
+  // to all that the queries [batch, heads, tokens, key_dim] may see: [batch, heads, tokens,
+  // value_dim].
+  at::Tensor attend(std::int64_t layer, const at::Tensor& query, const KeyValue& states,
+                    const AttentionOptions& options = {});
+
+ private:
+  const AttentionMask& mask(const Visible& visible);
+
+  Step& step_;
+  at::Device device_;
+  at::Tensor positions_;
+  std::optional<at::Tensor> valid_;
+  std::vector<std::pair<Visible, AttentionMask>> masks_;  // one per distinct Visible
+};
+
+class CausalLM {
+ public:
+  virtual ~CausalLM() = default;
+
+  const ModelConfig& config() const { return config_; }
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+
+  // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
+  // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,
+  // an empty input or shapes that do not fit the cache; the cache is then as it was. Safe to call
+  // from several threads, each with a cache of its own.
+  at::Tensor forward(const ForwardInput& input, Cache* past_key_values = nullptr) const;
+
+ protected:
+  CausalLM(ModelConfig config, at::ScalarType dtype, at::Device device)
+      : config_(std::move(config)), dtype_(dtype), device_(device) {}
+
+  // Hidden states after the last norm, [batch, tokens, hidden_size]. ids: int64 [batch, tokens].
+  virtual at::Tensor hidden_states(const at::Tensor& ids, ForwardContext& context) const = 0;
+
+  // Logits of hidden states [batch, n, hidden_size] -> [batch, n, vocab_size].
+  virtual at::Tensor head(const at::Tensor& hidden) const = 0;
+
+ private:
+  ModelConfig config_;
+  at::ScalarType dtype_;
+  at::Device device_;
+};
+
+}  // namespace kvcache

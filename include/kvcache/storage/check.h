@@ -1,0 +1,47 @@
+// What every storage asks of the keys and values it is handed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/storage/storage.h"
+
+namespace kvcache::detail {
+
+// Refuses tensors that are not a step's keys and values. Throws ValueError.
+inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
+  for (const at::Tensor* t : {&keys, &values}) {
+    const char* name = t == &keys ? "keys" : "values";
+    check_value(t->defined() && t->dim() == 4, name,
+                " must be [batch, kv_heads, tokens, head_dim], ",
+                t->defined() ? c10::str("but their shape is ", t->sizes()) : "but are undefined");
+    check_value(t->is_floating_point(), name, " must be floating point, but are ", t->dtype());
+    check_value(!t->requires_grad(), name,
+                " require gradients, which a cache does not keep: run under at::NoGradGuard or "
+                "c10::InferenceMode, or detach them");
+  }
+  for (const int dim : {0, 1, 2}) {
+    check_value(keys.size(dim) == values.size(dim), "keys ", keys.sizes(), " and values ",
+                values.sizes(), " must agree in batch, heads and tokens");
+  }
+  check_value(keys.size(2) > 0, "a step must append at least one token, but keys are ",
+              keys.sizes());
+  check_value(keys.device() == values.device(), "keys are on ", keys.device(), " and values on ",
+              values.device(), "; they must be on one device");
+}
+
+// Refuses a tensor that does not continue `buffer`: no silent broadcast, promotion or transfer.
+inline void check_continues(const at::Tensor& buffer, const at::Tensor& added, const char* name) {
+  check_value(added.size(0) == buffer.size(0), name, " have batch ", added.size(0),
+              ", but the cache holds batch ", buffer.size(0),
+              "; select or repeat its rows first, or reset it");
+  check_value(added.size(1) == buffer.size(1) && added.size(3) == buffer.size(3), name, " are ",
+              added.sizes(), ", but the layer holds ", buffer.size(1), " heads of size ",
+              buffer.size(3));
+  check_value(added.scalar_type() == buffer.scalar_type(), name, " are ", added.dtype(),
+              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
+  check_value(added.device() == buffer.device(), name, " are on ", added.device(),
+              ", but the layer lies on ", buffer.device());
+}
+
+}  // namespace kvcache::detail

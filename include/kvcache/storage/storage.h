@@ -1,0 +1,68 @@
+// The bytes of an attention layer's history: one axis of three. A storage knows positions, not
+// windows: its layer tells it which ones to keep.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kvcache/core/memory.h"
+#include "kvcache/core/view.h"
+#include "kvcache/core/visible.h"
+#include "kvcache/core/visitor.h"
+
+namespace kvcache {
+
+// One layer's part of a step.
+struct StageInput {
+  const at::Tensor& keys;    // [batch, kv_heads, tokens, key_dim]
+  const at::Tensor& values;  // [batch, kv_heads, tokens, value_dim]
+  std::int64_t seen;         // position of the first new token
+  Visible visible;           // what the step's queries are to be handed
+  std::int64_t keep_from;    // first position that is kept once the step is published
+
+  std::int64_t tokens() const { return keys.size(2); }
+};
+
+// Between stage and publish nothing inside held() is written, so a discarded step leaves no trace.
+class Storage {
+ public:
+  virtual ~Storage() = default;
+
+  // Positions whose keys and values are promised.
+  virtual Range held() const = 0;
+
+  // Tokens it can hold in all; absent: it grows.
+  virtual std::optional<std::int64_t> capacity() const = 0;
+
+  // Makes room for `tokens` tokens, at once or with the first keys.
+  virtual void reserve(std::int64_t tokens) = 0;
+
+  // Takes the step's keys and values in and returns what its queries read. Throws ValueError if
+  // shape, dtype or device do not fit what is held; what it throws has changed nothing.
+  virtual View stage(const StageInput& input) = 0;
+
+  // Ends the views of the step and copies what must outlive them. May throw and allocate.
+  virtual void seal() = 0;
+
+  // Makes the step true.
+  virtual void publish() noexcept = 0;
+
+  // Undoes an unpublished step; buffers that only it needed are let go.
+  virtual void discard() noexcept = 0;
+
+  // Keeps positions `keep` only. Requires keep to lie within held().
+  virtual void trim(Range keep) = 0;
+
+  // Forgets all and lets the buffers go.
+  virtual void reset() noexcept = 0;
+
+  virtual void visit(Visitor& visitor) = 0;
+
+  // A deep copy. No step may be open.
+  virtual std::unique_ptr<Storage> clone() const = 0;
+};
+
+}  // namespace kvcache
