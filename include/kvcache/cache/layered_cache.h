@@ -178,7 +178,7 @@ inline void LayeredCache::crop(std::int64_t minus_tokens) {
               ") removes the last ", minus_tokens);
   const std::int64_t seen = stack_->check_whole();
   const std::int64_t tokens = -minus_tokens;
-  check_value(tokens <= seen, "crop(", minus_tokens, ") would take back ", tokens,
+  check_state(tokens <= seen, "crop(", minus_tokens, ") would take back ", tokens,
               " tokens, but the cache has seen ", seen);
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     const Layer& layer = (*stack_)[i];
