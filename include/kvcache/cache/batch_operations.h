@@ -28,7 +28,7 @@ inline at::Tensor live_part(const TensorInfo& info, const at::Tensor& tensor) {
 // Walks every layer of the stack.
 inline void visit_all(LayerStack& stack, Visitor& visitor) {
   for (std::int64_t i = 0; i < stack.size(); ++i) {
-    stack.placement().sync_for_visit(stack[i]);
+    stack.touch_for_visit(i);
     stack[i].visit(visitor);
   }
 }

@@ -56,9 +56,9 @@ class Cache {
   // Whether crop(-tokens) would be exact. What it says is what crop does.
   virtual bool can_crop(std::int64_t tokens) const = 0;
 
-  // crop(-n) takes the last n tokens back; crop(0) frees recorded states that the next step will not
-  // read. Throws ValueError for n > 0, RuntimeError for more tokens than were seen or where a window
-  // has moved on; nothing has changed then.
+  // crop(-n) takes the last n tokens back; crop(0) frees recorded states that the next step will
+  // not read. Throws ValueError for n > 0, RuntimeError for more tokens than were seen or where a
+  // window has moved on; nothing has changed then.
   virtual void crop(std::int64_t minus_tokens) = 0;
 
   // Keeps past states from now on, so that sliding layers can be cropped beyond their window.

@@ -52,6 +52,18 @@ class LayerStack {
     while (!has(index)) layers_.push_back(registry_.make(LayerSpec{}, memory_));
   }
 
+  // Brings a layer's bytes to where it computes, and pays what its last step owes.
+  void touch(std::int64_t index) {
+    placement_->before(index, (*this)[index]);
+    (*this)[index].settle();
+  }
+
+  // The same for a walk over its state outside a step.
+  void touch_for_visit(std::int64_t index) {
+    placement_->sync_for_visit((*this)[index]);
+    (*this)[index].settle();
+  }
+
   // Opens a step: from here to publish or roll_back nothing else may change the stack.
   void open_step() {
     layers_at_open_ = size();
@@ -120,9 +132,9 @@ class LayerStack {
   LayerStack clone(std::unique_ptr<Placement> placement) {
     LayerStack copy({}, registry_, memory_, std::move(placement));
     copy.lazy_ = lazy_;
-    for (auto& layer : layers_) {
-      placement_->sync_for_visit(*layer);
-      copy.layers_.push_back(layer->clone());
+    for (std::int64_t i = 0; i < size(); ++i) {
+      touch_for_visit(i);
+      copy.layers_.push_back((*this)[i].clone());
     }
     copy.history = history;
     copy.batch = batch;

@@ -157,7 +157,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
                 " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
                 " were given");
-    stack.placement().before(layer, target);
+    stack.touch(layer);
     View view = port->append(keys, values, target.seen());
     target.seal();
     stack.placement().after(layer, target);

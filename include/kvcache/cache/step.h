@@ -88,7 +88,7 @@ class Step {
       touched_.resize(static_cast<std::size_t>(stack.size()), Touch::none);
       check_turn(layer, keys);
       seal_before(layer);
-      stack.placement().before(layer, stack[layer]);
+      stack.touch(layer);
       View view = port(layer).append(keys, values, stack[layer].seen());
       touch(layer) = Touch::staged;
       return view;

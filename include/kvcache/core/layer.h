@@ -30,7 +30,8 @@ class KeyValuePort {
   virtual View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t seen) = 0;
 };
 
-// Phases of a step, in order: (append) -> seal -> publish, or discard at any time before publish.
+// Phases of a step, in order: stage (append), seal, publish, and settle at the next touch; or
+// discard at any time before publish.
 class Layer {
  public:
   explicit Layer(LayerSpec spec) : spec_(std::move(spec)) {}
@@ -61,6 +62,9 @@ class Layer {
     publish_state(tokens);
     seen_ += tokens;
   }
+
+  // Writes what a published step still owes, now that the layer's bytes are here again.
+  virtual void settle() = 0;
 
   // Undoes an unpublished step.
   virtual void discard() noexcept = 0;

@@ -35,6 +35,7 @@ class AttentionLayer : public Layer {
   }
 
   void seal() override { half_.storage().seal(); }
+  void settle() override { half_.storage().settle(); }
   void discard() noexcept override { half_.storage().discard(); }
   bool can_crop(std::int64_t tokens) const override {
     return tokens == 0 || (tokens > 0 && half_.can_crop_to(seen() - tokens));

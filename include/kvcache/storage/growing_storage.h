@@ -72,6 +72,8 @@ class GrowingStorage final : public Storage {
     staged_.reset();
   }
 
+  void settle() override {}  // publish took the buffers over; nothing is owed
+
   void discard() noexcept override {
     if (staged_ && staged_->first_step) release();
     staged_.reset();

@@ -47,8 +47,11 @@ class Storage {
   // Ends the views of the step and copies what must outlive them. May throw and allocate.
   virtual void seal() = 0;
 
-  // Makes the step true.
+  // Makes the step true: integers and handles only.
   virtual void publish() noexcept = 0;
+
+  // Writes what a published step still owes to a fixed address, when the layer is next touched.
+  virtual void settle() = 0;
 
   // Undoes an unpublished step; buffers that only it needed are let go.
   virtual void discard() noexcept = 0;

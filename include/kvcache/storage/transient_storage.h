@@ -28,6 +28,7 @@ class TransientStorage final : public Storage {
 
   void seal() override {}
   void publish() noexcept override {}
+  void settle() override {}
   void discard() noexcept override {}
   void trim(Range) override {}
   void reset() noexcept override {}
