@@ -5,8 +5,9 @@
 #   LibTorch::cuda    the same and libtorch_cuda; only where CUDA is wanted and its libraries load
 #   LIBTORCH_PREFIX, LIBTORCH_VERSION, LIBTORCH_HAS_CUDA
 #
-# Looked at, in this order: LIBTORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, Python's torch, PyPI's wheel
-# (kept in LIBTORCH_CACHE_DIR, so it is downloaded once for all build trees).
+# Looked at, in this order: LIBTORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the copy that an installed
+# kvcache was built with (LIBTORCH_HINT), Python's torch, PyPI's wheel (kept in LIBTORCH_CACHE_DIR, so
+# it is downloaded once for all build trees).
 
 include_guard(GLOBAL)
 
@@ -256,6 +257,9 @@ function(_libtorch_search)
       _libtorch_consider("${path}" CMAKE_PREFIX_PATH)
     endif()
   endforeach()
+  if(NOT LIBTORCH_PREFIX AND LIBTORCH_HINT)
+    _libtorch_consider("${LIBTORCH_HINT}" "as built with")
+  endif()
   if(NOT LIBTORCH_PREFIX AND LIBTORCH_PYTHON)
     execute_process(
       COMMAND "${LIBTORCH_PYTHON}" -c
