@@ -86,6 +86,8 @@ class Model:
     def crop(self, n):
         if n > 0:
             raise Refused("ValueError", "crop-sign")
+        if n < 0 and not self.layers:
+            raise Refused("RuntimeError", "F07")
         for layer in self.layers:
             layer.check_crop(-n)
         for layer in self.layers:

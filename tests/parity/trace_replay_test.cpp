@@ -1,0 +1,194 @@
+// Replays the traces of cache operations (goldens/traces/README.md) on DynamicCache.
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/neg.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kvcache/cache/dynamic_cache.h"
+#include "tests/support/stored.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+using Numbers = std::vector<std::int64_t>;
+using Rows = std::vector<Numbers>;
+
+constexpr std::int64_t kRowStep = 10000;
+
+json read_traces(const std::string& group) {
+  const std::string path = KVCACHE_TEST_DATA_DIR "/parity/goldens/traces/" + group + ".json";
+  std::ifstream file(path);
+  if (!file) throw ValueError("cannot read " + path);
+  return json::parse(file).at("traces");
+}
+
+// [first, count, first, count, ...] written out.
+Numbers written_out(const json& runs) {
+  Numbers result;
+  for (std::size_t i = 0; i < runs.size(); i += 2) {
+    const auto first = runs[i].get<std::int64_t>();
+    for (std::int64_t j = 0; j < runs[i + 1].get<std::int64_t>(); ++j) result.push_back(first + j);
+  }
+  return result;
+}
+
+Rows rows_written_out(const json& rows) {
+  Rows result;
+  for (const json& row : rows) result.push_back(written_out(row));
+  return result;
+}
+
+// [rows, 1, tokens, 1] -> numbers.
+Rows numbers_of(const at::Tensor& states) {
+  Rows result;
+  for (std::int64_t row = 0; row < states.size(0); ++row) {
+    const at::Tensor numbers = states[row].flatten().to(at::kLong).contiguous();
+    const auto* data = numbers.const_data_ptr<std::int64_t>();
+    result.emplace_back(data, data + numbers.numel());
+  }
+  return result;
+}
+
+at::Tensor keys_of(const json& op) {
+  const auto first = op.at("first").get<std::int64_t>();
+  const auto rows = op.at("rows").get<std::int64_t>();
+  const at::Tensor tokens = at::arange(first, first + op.at("count").get<std::int64_t>());
+  const at::Tensor starts = at::arange(rows) * kRowStep;
+  return (starts.view({-1, 1, 1, 1}) + tokens.view({1, 1, -1, 1})).to(at::kFloat);
+}
+
+at::Tensor indices_of(const json& op) {
+  return at::tensor(op.at("indices").get<Numbers>(), at::kLong);
+}
+
+class Replay {
+ public:
+  explicit Replay(const json& trace)
+      : cache_(specs_of(trace)),
+        layers_(trace.value("layer_count", std::int64_t(trace.at("layers").size()))) {}
+
+  void apply(const json& op) {
+    if (!op.contains("raises")) {
+      run(op, layers_);
+    } else if (op.at("raises") == "ValueError") {
+      EXPECT_THROW(run(op, 1), ValueError);
+    } else {
+      EXPECT_THROW(run(op, 1), RuntimeError);
+    }
+    check_state_after(op);
+  }
+
+ private:
+  static std::vector<LayerSpec> specs_of(const json& trace) {
+    std::vector<LayerSpec> specs;
+    for (const json& layer : trace.at("layers")) {
+      const json& window = layer.at("window");
+      specs.push_back({.type = layer.at("type").get<std::string>(),
+                       .window = window.is_null() ? 0 : window.get<std::int64_t>()});
+    }
+    return specs;
+  }
+
+  void run(const json& op, std::int64_t layers) {
+    const std::string name = op.at("op");
+    if (name == "update") {
+      for (std::int64_t i = 0; i < layers; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        update(op, i, op.contains("raises") ? json() : op.at("mask")[at],
+               op.contains("raises") ? json() : op.at("keys")[at]);
+      }
+    } else if (name == "update_layer") {
+      update(op, op.at("layer"), op.value("mask", json()), op.value("keys", json()));
+    } else if (name == "crop") {
+      cache_.crop(op.at("n"));
+    } else if (name == "activate_past_recording") {
+      cache_.activate_past_recording();
+    } else if (name == "reset") {
+      cache_.reset();
+    } else if (name == "reorder_cache") {
+      cache_.reorder_cache(indices_of(op));
+    } else if (name == "batch_select_indices") {
+      cache_.batch_select_indices(indices_of(op));
+    } else if (name == "batch_repeat_interleave") {
+      cache_.batch_repeat_interleave(op.at("repeats"));
+    } else if (name == "get_max_length") {
+      EXPECT_EQ(cache_.get_max_length(), op.at("result").get<std::int64_t>());
+      const auto each = op.at("layers").get<Numbers>();
+      for (std::size_t i = 0; i < each.size(); ++i) {
+        EXPECT_EQ(cache_.get_max_length(static_cast<std::int64_t>(i)), each[i]);
+      }
+    } else {
+      FAIL() << "no such operation: " << name;
+    }
+  }
+
+  void update(const json& op, std::int64_t layer, const json& mask, const json& expected) {
+    const at::Tensor keys = keys_of(op);
+    if (!mask.is_null()) {
+      const auto sizes = cache_.get_mask_sizes(keys.size(2), layer);
+      EXPECT_EQ(sizes.first, mask[0].get<std::int64_t>());
+      EXPECT_EQ(sizes.second, mask[1].get<std::int64_t>());
+    }
+    const KeyValue returned = cache_.update(keys, keys.neg(), layer);
+    if (expected.is_null()) return;
+    EXPECT_EQ(numbers_of(returned.keys), rows_written_out(expected));
+    EXPECT_EQ(numbers_of(returned.values.neg()), rows_written_out(expected));
+  }
+
+  void check_state_after(const json& op) const {
+    const json& length = op.at("length");
+    const auto layers = static_cast<std::size_t>(cache_.layer_count());
+    for (std::size_t i = 0; i < layers; ++i) {
+      const std::int64_t expected = length.is_array() ? length.at(i) : length;
+      EXPECT_EQ(cache_.get_seq_length(static_cast<std::int64_t>(i)), expected) << "layer " << i;
+    }
+    const std::vector<KeyValue> stored = testing::stored(cache_);
+    ASSERT_EQ(stored.size(), op.at("stored").size());
+    for (std::size_t i = 0; i < layers; ++i) {
+      const Rows expected = rows_written_out(op.at("stored")[i]);
+      if (expected.empty()) {
+        EXPECT_EQ(stored[i].keys.numel(), 0) << "layer " << i;
+      } else {
+        EXPECT_EQ(numbers_of(stored[i].keys), expected) << "layer " << i;
+        EXPECT_EQ(numbers_of(stored[i].values.neg()), expected) << "layer " << i;
+      }
+    }
+  }
+
+  mutable DynamicCache cache_;
+  std::int64_t layers_;
+};
+
+class Traces : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Traces, Replay) {
+  for (const json& trace : read_traces(GetParam())) {
+    SCOPED_TRACE(trace.at("name").get<std::string>());
+    Replay replay(trace);
+    std::size_t number = 0;
+    for (const json& op : trace.at("ops")) {
+      SCOPED_TRACE(c10::str("operation ", number++, ", ", op.at("op").get<std::string>()));
+      replay.apply(op);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parity, Traces,
+                         ::testing::Values("named", "lazy", "full", "sliding", "chunked", "mixed"),
+                         [](const auto& group) { return std::string(group.param); });
+
+TEST(TraceFiles, AllAreThere) {
+  std::size_t count = 0;
+  for (const char* group : {"named", "lazy", "full", "sliding", "chunked", "mixed"}) {
+    count += read_traces(group).size();
+  }
+  EXPECT_EQ(count, 512U);
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,32 @@
+// What a cache's layers hold, read through its visitor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <string_view>
+#include <vector>
+
+#include "kvcache/cache/layered_cache.h"
+
+namespace kvcache::testing {
+
+// The live keys and values of every layer, oldest first; [0] where a layer holds none yet. They
+// alias the cache. For storages of plain "keys" and "values".
+inline std::vector<KeyValue> stored(LayeredCache& cache) {
+  struct Collect final : Visitor {
+    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      const at::Tensor live = tensor.defined() ? detail::live_part(info, tensor) : at::empty({0});
+      if (info.name == "keys") layers.push_back({live, live});
+      if (info.name == "values") layers.back().values = live;
+    }
+    void count(std::string_view, std::int64_t&) override {}
+
+    std::vector<KeyValue> layers;
+  };
+  Collect collect;
+  cache.visit(collect);
+  return std::move(collect.layers);
+}
+
+}  // namespace kvcache::testing
