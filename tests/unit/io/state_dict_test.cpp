@@ -138,7 +138,8 @@ class LoadedCheckpoint : public ::testing::Test {
     bool inside = false;
     std::int64_t total = 0;
     while (std::getline(maps, line)) {
-      if (line.find(" /") != line.npos) inside = line.find(folder_.path()) != line.npos;
+      const bool is_header = line.substr(0, line.find(' ')).back() != ':';
+      if (is_header) inside = line.find(folder_.path().native()) != line.npos;
       if (inside && line.starts_with("Rss:")) total += std::stoll(line.substr(4));
     }
     return total;
