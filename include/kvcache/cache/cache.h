@@ -30,7 +30,8 @@ class Cache {
   virtual Step begin_step(const StepInput& input) = 0;
 
   // Transformers' update: takes keys and values [batch, kv_heads, tokens, head_dim] into one layer
-  // at once, and returns all that the new tokens may see. The cache's history is then not known.
+  // at once, and returns all that the new tokens may see; as a View, what it returns may alias the
+  // cache and holds until the layer's next change. The cache's history is then not known.
   virtual KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) = 0;
 
   // The same, without joining segments.
@@ -67,7 +68,8 @@ class Cache {
   // Forgets all tokens. Growing layers let their buffers go.
   virtual void reset() = 0;
 
-  // Room for `tokens` tokens in all, so that growth up to there copies nothing.
+  // Room for `tokens` tokens in all, so that growth up to there allocates nothing: in full and
+  // recording layers from the next token on, in sliding ones for steps of one token.
   virtual void reserve(std::int64_t tokens) = 0;
 
   // Row i becomes old row rows[i]; int64 [n], any n >= 1. Throws ValueError for rows out of range.

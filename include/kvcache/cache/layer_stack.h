@@ -2,6 +2,7 @@
 // have seen.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,7 +50,36 @@ class LayerStack {
   // Makes the layers up to `index`, where they are made lazily.
   void make_up_to(std::int64_t index) {
     check_index(index);
-    while (!has(index)) layers_.push_back(registry_.make(LayerSpec{}, memory_));
+    while (!has(index)) {
+      layers_.push_back(registry_.make(LayerSpec{}, memory_));
+      layers_.back()->reserve(reserved_);
+    }
+  }
+
+  // Room for `tokens` tokens in every layer, also in those that are yet to be made.
+  void reserve(std::int64_t tokens) {
+    for (auto& layer : layers_) layer->reserve(tokens);
+    reserved_ = std::max(reserved_, tokens);
+  }
+
+  // The attention side of a layer. Throws ValueError if it has none.
+  KeyValuePort& port(std::int64_t index) const {
+    Layer& layer = *layers_[static_cast<std::size_t>(index)];
+    KeyValuePort* port = layer.key_values();
+    check_value(port != nullptr, "layer ", index, " (", layer.spec().type,
+                ") keeps no keys and values");
+    return *port;
+  }
+
+  // Stages keys and values in one layer. What it refuses names the layer and has changed nothing.
+  View stage(std::int64_t index, const at::Tensor& keys, const at::Tensor& values) {
+    KeyValuePort& target = port(index);
+    touch(index);
+    try {
+      return target.append(keys, values, (*this)[index].seen());
+    } catch (const ValueError& error) {
+      throw ValueError(c10::str("layer ", index, ": ", error.what()));
+    }
   }
 
   // Brings a layer's bytes to where it computes, and pays what its last step owes.
@@ -103,20 +133,14 @@ class LayerStack {
     return seen;
   }
 
-  bool equal_lengths() const {
+  // Before `tokens` tokens of `rows` rows are published in one layer, outside a step: if every
+  // layer has them then, the history is to grow by tokens whose ids are not known.
+  void stage_unknown_tokens(std::int64_t index, std::int64_t tokens, std::int64_t rows) {
+    const std::int64_t length = (*this)[index].seen() + tokens;
     for (std::int64_t i = 0; i < size(); ++i) {
-      if ((*this)[i].seen() != layers_.front()->seen()) return false;
+      if (i != index && (*this)[i].seen() != length) return;
     }
-    return true;
-  }
-
-  // After keys came in outside a step: once every layer has them, the history grows by tokens whose
-  // ids are not known.
-  void note_unknown_tokens() {
-    const std::int64_t added = equal_lengths() ? common_length() - history.seen() : 0;
-    if (added == 0) return;
-    history.stage({.batch = batch, .tokens = added});
-    history.publish();
+    if (length > history.seen()) history.stage({.batch = rows, .tokens = length - history.seen()});
   }
 
   void check_no_step() const {
@@ -132,6 +156,7 @@ class LayerStack {
   LayerStack clone(std::unique_ptr<Placement> placement) {
     LayerStack copy({}, registry_, memory_, std::move(placement));
     copy.lazy_ = lazy_;
+    copy.reserved_ = reserved_;
     for (std::int64_t i = 0; i < size(); ++i) {
       touch_for_visit(i);
       copy.layers_.push_back((*this)[i].clone());
@@ -150,6 +175,7 @@ class LayerStack {
  private:
   bool step_open_ = false;
   std::int64_t layers_at_open_ = 0;
+  std::int64_t reserved_ = 0;  // tokens asked for by reserve()
   bool lazy_;
   LayerRegistry registry_;
   std::shared_ptr<Memory> memory_;

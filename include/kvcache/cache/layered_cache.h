@@ -55,9 +55,7 @@ class LayeredCache : public Cache {
                                                        std::int64_t layer) const override {
     stack_->check_index(layer);
     if (!stack_->has(layer)) return {tokens, 0};
-    KeyValuePort* port = (*stack_)[layer].key_values();
-    check_value(port != nullptr, "layer ", layer, " keeps no keys and values");
-    const Visible visible = port->visible((*stack_)[layer].seen(), tokens);
+    const Visible visible = stack_->port(layer).visible((*stack_)[layer].seen(), tokens);
     return {visible.length, visible.offset};
   }
 
@@ -147,26 +145,26 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
   stack.make_up_to(layer);
   Layer& target = stack[layer];
   try {
-    KeyValuePort* port = target.key_values();
-    check_value(port != nullptr, "layer ", layer, " keeps no keys and values");
-    const std::int64_t rows = keys.defined() && keys.dim() > 0 ? keys.size(0) : 0;
-    check_value(stack.batch == 0 || rows == stack.batch, "keys have batch ", rows,
+    const bool shaped = keys.defined() && keys.dim() == 4;  // if not, the layer says what is wrong
+    const std::int64_t rows = shaped ? keys.size(0) : 0;
+    const std::int64_t tokens = shaped ? keys.size(2) : 0;
+    check_value(!shaped || stack.batch == 0 || rows == stack.batch, "keys have batch ", rows,
                 ", but the cache holds batch ", stack.batch,
                 "; select or repeat its rows first, or reset it");
-    const std::int64_t tokens = keys.defined() && keys.dim() == 4 ? keys.size(2) : 0;
     check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
                 " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
                 " were given");
-    stack.touch(layer);
-    View view = port->append(keys, values, target.seen());
+    View view = stack.stage(layer, keys, values);
     target.seal();
     stack.placement().after(layer, target);
+    stack.stage_unknown_tokens(layer, tokens, rows);
     target.publish(tokens);
     stack.batch = rows;
-    stack.note_unknown_tokens();
+    stack.history.publish();
     return view;
   } catch (...) {
     target.discard();
+    stack.history.discard();
     stack.shrink_to(had);
     throw;
   }
@@ -177,9 +175,9 @@ inline void LayeredCache::crop(std::int64_t minus_tokens) {
               ") is not a number of tokens to take back; pass a negative one: crop(", -minus_tokens,
               ") removes the last ", minus_tokens);
   const std::int64_t seen = stack_->check_whole();
+  check_state(minus_tokens >= -seen, "crop(", minus_tokens,
+              ") would take back more tokens than the cache has seen: ", seen);
   const std::int64_t tokens = -minus_tokens;
-  check_state(tokens <= seen, "crop(", minus_tokens, ") would take back ", tokens,
-              " tokens, but the cache has seen ", seen);
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     const Layer& layer = (*stack_)[i];
     check_state(layer.can_crop(tokens), "layer ", i, " (", layer.spec().type, ", window ",
@@ -199,7 +197,7 @@ inline void LayeredCache::activate_past_recording() {
 inline void LayeredCache::reserve(std::int64_t tokens) {
   stack_->check_no_step();
   check_value(tokens >= 0, "reserve(", tokens, ") is not a number of tokens");
-  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].reserve(tokens);
+  stack_->reserve(tokens);
 }
 
 inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {

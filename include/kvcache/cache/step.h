@@ -1,5 +1,6 @@
 // A forward pass over a cache as a transaction: layers append within it, and only commit() makes it
-// true for all of them at once. A step that is let go leaves every layer as it was.
+// true for all of them at once. A step that is let go leaves every layer as it was. The cache may
+// move meanwhile, but must outlive the step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +32,10 @@ class Step {
   // Refuses before anything changes: RuntimeError if a step is open or the layers differ in length,
   // ValueError if batch, capacity or the tensors' shapes do not fit. Use Cache::begin_step.
   Step(LayerStack& stack, const StepInput& input)
-      : tokens_(input.tokens), batch_(input.batch), seen_(stack.check_whole()) {
+      : tokens_(input.tokens),
+        batch_(input.batch),
+        seen_(stack.check_whole()),
+        input_{.batch = batch_, .tokens = tokens_} {
     check(stack, input);
     touched_.assign(static_cast<std::size_t>(stack.size()), Touch::none);
     stage_history(stack, input);
@@ -50,7 +54,7 @@ class Step {
     const LayerStack& stack = open();
     stack.check_index(layer);
     if (!stack.has(layer)) return Retention::full().visible(0, tokens_);
-    return port(layer).visible(stack[layer].seen(), tokens_);
+    return stack.port(layer).visible(stack[layer].seen(), tokens_);
   }
 
   // Tokens seen by this layer before this step.
@@ -62,17 +66,17 @@ class Step {
 
   // Positions of the new tokens, int64 [batch, tokens] on the CPU: real tokens before each in its
   // row.
-  at::Tensor positions() const { return open().history.positions(batch_, tokens_, new_valid_); }
+  at::Tensor positions() const { return open().history.positions(input_); }
 
   // bool [batch, seen + tokens] on the CPU: which columns are real. Absent if all are.
   std::optional<at::Tensor> valid() const {
     const History& history = open().history;
-    if (!new_valid_ && !past_valid_ && history.all_valid()) return std::nullopt;
+    if (!input_.valid && !input_.past_valid && history.all_valid()) return std::nullopt;
     const auto rows = [&](std::int64_t columns) { return at::ones({batch_, columns}, at::kBool); };
-    const at::Tensor past = past_valid_            ? *past_valid_
+    const at::Tensor past = input_.past_valid      ? *input_.past_valid
                             : history.batch() == 0 ? rows(seen_)
                                                    : history.valid();
-    at::Tensor all = at::cat({past, new_valid_ ? *new_valid_ : rows(tokens_)}, 1);
+    at::Tensor all = at::cat({past, input_.valid ? *input_.valid : rows(tokens_)}, 1);
     if (all.all().item<bool>()) return std::nullopt;
     return all;
   }
@@ -83,13 +87,15 @@ class Step {
   View append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values) {
     LayerStack& stack = open();
     const std::int64_t had = stack.size();
+    stack.check_index(layer);
+    check_value(stack.has(layer) || seen_ == 0, "there is no layer ", layer, ": the cache's ", had,
+                " layers have seen ", seen_, " tokens, which a new layer would lack");
     stack.make_up_to(layer);
     try {
       touched_.resize(static_cast<std::size_t>(stack.size()), Touch::none);
       check_turn(layer, keys);
       seal_before(layer);
-      stack.touch(layer);
-      View view = port(layer).append(keys, values, stack[layer].seen());
+      View view = stack.stage(layer, keys, values);
       touch(layer) = Touch::staged;
       return view;
     } catch (...) {
@@ -145,15 +151,14 @@ class Step {
   }
 
   void stage_history(LayerStack& stack, const StepInput& input) {
-    History::Staged staged{.batch = batch_, .tokens = tokens_};
-    if (input.ids) staged.ids = input.ids->to(at::kCPU).contiguous();
+    if (input.ids) input_.ids = input.ids->to(at::kCPU).contiguous();
     if (input.valid) {
       const at::Tensor valid = input.valid->to(at::kCPU).to(at::kBool);
       const std::int64_t past = valid.size(1) - tokens_;
-      new_valid_ = staged.valid = valid.narrow(1, past, tokens_).contiguous();
-      if (past > 0) past_valid_ = staged.past_valid = valid.narrow(1, 0, past).contiguous();
+      input_.valid = valid.narrow(1, past, tokens_).contiguous();
+      if (past > 0) input_.past_valid = valid.narrow(1, 0, past).contiguous();
     }
-    stack.history.stage(std::move(staged));
+    stack.history.stage(input_);
   }
 
   LayerStack& open() const {
@@ -162,13 +167,6 @@ class Step {
   }
 
   Touch& touch(std::int64_t layer) { return touched_[static_cast<std::size_t>(layer)]; }
-
-  KeyValuePort& port(std::int64_t layer) const {
-    KeyValuePort* port = (*stack_)[layer].key_values();
-    check_value(port != nullptr, "layer ", layer, " (", (*stack_)[layer].spec().type,
-                ") keeps no keys and values");
-    return *port;
-  }
 
   void check_turn(std::int64_t layer, const at::Tensor& keys) {
     check_state(touch(layer) == Touch::none, "layer ", layer,
@@ -201,8 +199,7 @@ class Step {
   std::int64_t tokens_ = 0;
   std::int64_t batch_ = 0;
   std::int64_t seen_ = 0;
-  std::optional<at::Tensor> new_valid_;   // bool [batch, tokens]
-  std::optional<at::Tensor> past_valid_;  // bool [batch, seen]
+  History::Staged input_;  // ids and valid rows, on the CPU
   std::vector<Touch> touched_;
 };
 

@@ -42,26 +42,6 @@ class History {
     return to_tensor<bool>(at::kBool, [](const Row& row) { return row.valid.data(); });
   }
 
-  // int64 [batch, tokens] on the CPU: the position of each new token is the number of real tokens
-  // before it in its row; padding gets some position in range. `new_valid` is bool [batch, tokens]
-  // on the CPU; absent: all real. `batch` rows are assumed while nothing was seen.
-  at::Tensor positions(std::int64_t batch, std::int64_t tokens,
-                       const std::optional<at::Tensor>& new_valid) const {
-    at::Tensor result = at::empty({batch, tokens}, at::kLong);
-    auto* out = result.data_ptr<std::int64_t>();
-    const bool* valid = new_valid ? new_valid->const_data_ptr<bool>() : nullptr;
-    for (std::int64_t row = 0; row < batch; ++row) {
-      std::int64_t next = rows_.empty() ? 0 : rows_[index(row)].valid_count;
-      for (std::int64_t i = 0; i < tokens; ++i) {
-        const std::int64_t at = row * tokens + i;
-        const bool real = valid == nullptr || valid[at];
-        out[at] = real ? next : 0;
-        next += real ? 1 : 0;
-      }
-    }
-    return result;
-  }
-
   // The longest prefix, in columns, in which every row of `ids` (int64 [batch, n], CPU, contiguous)
   // with padding `valid` (bool [batch, n]; absent: all real) equals what was seen. Ids under
   // padding do not matter. 0 if batches differ. Throws RuntimeError if the history is not known.
@@ -96,6 +76,24 @@ class History {
     std::optional<at::Tensor> valid = {};
     std::optional<at::Tensor> past_valid = {};
   };
+
+  // int64 [batch, tokens] on the CPU: the position of each of the step's tokens is the number of
+  // real tokens before it in its row; padding gets 0.
+  at::Tensor positions(const Staged& step) const {
+    at::Tensor result = at::empty({step.batch, step.tokens}, at::kLong);
+    auto* out = result.data_ptr<std::int64_t>();
+    const bool* valid = step.valid ? step.valid->const_data_ptr<bool>() : nullptr;
+    for (std::int64_t row = 0; row < step.batch; ++row) {
+      std::int64_t next = real_tokens(row, step.past_valid);
+      for (std::int64_t i = row * step.tokens; i < (row + 1) * step.tokens; ++i) {
+        const bool real = valid == nullptr || valid[i];
+        out[i] = real ? next : 0;
+        next += real ? 1 : 0;
+      }
+    }
+    return result;
+  }
+
   void stage(Staged staged) {
     if (rows_.empty()) fresh_rows_.resize(index(staged.batch));
     for (Row& row : rows_.empty() ? fresh_rows_ : rows_) {
@@ -174,6 +172,15 @@ class History {
       std::copy_n(source(rows_[index(r)]), seen_, result.data_ptr<T>() + r * seen_);
     }
     return result;
+  }
+
+  // Real tokens seen in a row, where `past_valid` replaces what was known of its padding.
+  std::int64_t real_tokens(std::int64_t row, const std::optional<at::Tensor>& past_valid) const {
+    if (past_valid) {
+      const bool* past = past_valid->const_data_ptr<bool>() + row * seen_;
+      return std::count(past, past + seen_, true);
+    }
+    return rows_.empty() ? 0 : rows_[index(row)].valid_count;
   }
 
   void append_row(std::int64_t r) noexcept {

@@ -5,21 +5,24 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "kvcache/core/layer.h"
 #include "kvcache/retention/retention.h"
+#include "kvcache/storage/check.h"
 #include "kvcache/storage/storage.h"
 
 namespace kvcache {
 
 class AttentionHalf final : public KeyValuePort {
  public:
-  AttentionHalf(Retention retention, std::unique_ptr<Storage> storage)
-      : retention_(retention), storage_(std::move(storage)) {}
+  AttentionHalf(LayerSpec spec, Retention retention, std::unique_ptr<Storage> storage)
+      : spec_(std::move(spec)), retention_(retention), storage_(std::move(storage)) {}
 
   AttentionHalf(const AttentionHalf& other)
-      : retention_(other.retention_),
+      : spec_(other.spec_),
+        retention_(other.retention_),
         storage_(other.storage_->clone()),
         recording_(other.recording_) {}
   AttentionHalf& operator=(const AttentionHalf&) = delete;
@@ -29,12 +32,22 @@ class AttentionHalf final : public KeyValuePort {
   }
 
   View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t seen) override {
-    const std::int64_t tokens = keys.defined() && keys.dim() == 4 ? keys.size(2) : 0;
+    detail::check_key_values(keys, values);
+    detail::check_heads(spec_, keys, "keys", spec_.key_dim);
+    detail::check_heads(spec_, values, "values", spec_.value_dim);
+    const std::int64_t tokens = keys.size(2);
     return storage_->stage({.keys = keys,
                             .values = values,
                             .seen = seen,
                             .visible = retention_.visible(seen, tokens),
                             .keep_from = keep_from(seen + tokens)});
+  }
+
+  // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
+  // size at most.
+  void reserve(std::int64_t tokens) {
+    const std::optional<std::int64_t> bound = recording_ ? std::nullopt : retention_.bound();
+    storage_->reserve(bound ? std::min(tokens, 2 * *bound) : tokens);
   }
 
   // Whether all that a query at `new_seen` needs is still held.
@@ -65,6 +78,7 @@ class AttentionHalf final : public KeyValuePort {
     return recording_ ? storage_->held().first : retention_.first_needed(seen);
   }
 
+  LayerSpec spec_;
   Retention retention_;
   std::unique_ptr<Storage> storage_;
   bool recording_ = false;

@@ -2,7 +2,6 @@
 // classes over it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,7 +15,7 @@ namespace kvcache {
 class AttentionLayer : public Layer {
  public:
   AttentionLayer(LayerSpec spec, Retention retention, std::unique_ptr<Storage> storage)
-      : Layer(std::move(spec)), half_(retention, std::move(storage)) {}
+      : Layer(spec), half_(std::move(spec), retention, std::move(storage)) {}
 
   KeyValuePort* key_values() noexcept override { return &half_; }
 
@@ -30,9 +29,7 @@ class AttentionLayer : public Layer {
     return capacity ? std::optional(*capacity - seen()) : std::nullopt;
   }
 
-  void reserve(std::int64_t tokens) override {
-    half_.storage().reserve(std::min(tokens, half_.retention().bound().value_or(tokens)));
-  }
+  void reserve(std::int64_t tokens) override { half_.reserve(tokens); }
 
   void seal() override { half_.storage().seal(); }
   void settle() override { half_.storage().settle(); }

@@ -1,9 +1,10 @@
-// What every storage asks of the keys and values it is handed.
+// What layers and storages ask of the keys and values they are handed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/core/layer_spec.h"
 #include "kvcache/storage/storage.h"
 
 namespace kvcache::detail {
@@ -24,10 +25,19 @@ inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
     check_value(keys.size(dim) == values.size(dim), "keys ", keys.sizes(), " and values ",
                 values.sizes(), " must agree in batch, heads and tokens");
   }
-  check_value(keys.size(2) > 0, "a step must append at least one token, but keys are ",
-              keys.sizes());
+  check_value(keys.size(0) > 0 && keys.size(2) > 0,
+              "a step must append at least one token of one row, but keys are ", keys.sizes());
   check_value(keys.device() == values.device(), "keys are on ", keys.device(), " and values on ",
               values.device(), "; they must be on one device");
+}
+
+// Refuses heads that are not those of the layer's spec. Throws ValueError.
+inline void check_heads(const LayerSpec& spec, const at::Tensor& states, const char* name,
+                        std::int64_t head_dim) {
+  check_value((spec.kv_heads == 0 || states.size(1) == spec.kv_heads) &&
+                  (head_dim == 0 || states.size(3) == head_dim),
+              name, " are ", states.sizes(), ", but the layer was made for ", spec.kv_heads,
+              " heads of size ", head_dim, " (0: any)");
 }
 
 // Refuses a tensor that does not continue `buffer`: no silent broadcast, promotion or transfer.

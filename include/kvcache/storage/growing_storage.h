@@ -30,7 +30,6 @@ class GrowingStorage final : public Storage {
   }
 
   View stage(const StageInput& input) override {
-    detail::check_key_values(input.keys, input.values);
     if (buffer_.keys.defined()) {
       detail::check_continues(buffer_.keys, input.keys, "keys");
       detail::check_continues(buffer_.values, input.values, "values");
@@ -47,23 +46,13 @@ class GrowingStorage final : public Storage {
     }
   }
 
-  void seal() override {
-    if (!staged_ || !staged_->passing) return;
-    const KeyValue& given = *staged_->passing;
-    const std::int64_t kept = held_.end + staged_->tokens - staged_->keep_from;
-    const std::int64_t skipped = staged_->tokens - kept;
-    KeyValue fresh = allocate(given, std::max(2 * kept, kSmallest));
-    fresh.keys.narrow(2, 0, kept).copy_(given.keys.narrow(2, skipped, kept));
-    fresh.values.narrow(2, 0, kept).copy_(given.values.narrow(2, skipped, kept));
-    staged_->sealed = std::move(fresh);
-    staged_->passing.reset();
-  }
+  void seal() override {}  // stage copied what outlives the views
 
   void publish() noexcept override {
     if (!staged_) return;
     const Range held{std::max(held_.first, staged_->keep_from), held_.end + staged_->tokens};
-    if (staged_->sealed) {
-      buffer_ = std::move(*staged_->sealed);
+    if (staged_->successor) {
+      buffer_ = std::move(*staged_->successor);
       start_ = 0;
     } else {
       start_ += held.first - held_.first;
@@ -115,10 +104,8 @@ class GrowingStorage final : public Storage {
   struct Staged {
     std::int64_t tokens;
     std::int64_t keep_from;
-    bool first_step;  // discard lets the buffers go
-    std::optional<KeyValue> passing =
-        {};  // the step's own tensors, where they are not in the buffer
-    std::optional<KeyValue> sealed = {};  // the buffers to take over: what is kept of `passing`
+    bool first_step;                         // discard lets the buffers go
+    std::optional<KeyValue> successor = {};  // buffers to take over, where the step passed by
   };
 
   std::int64_t slots() const { return buffer_.keys.defined() ? buffer_.keys.size(2) : 0; }
@@ -146,15 +133,36 @@ class GrowingStorage final : public Storage {
     start_ = 0;
   }
 
-  // A long step under a window, of which only a tail will be kept, need not enter the buffer.
-  bool passes_by(const StageInput& input) const {
-    const std::int64_t kept = input.seen + input.tokens() - input.keep_from;
-    const bool fits = start_ + held_.length() + input.tokens() <= slots();
-    return !fits && input.keep_from > held_.first && input.tokens() >= kept;
+  // Slots of a new buffer: what was asked for if that will do, else twice the need.
+  std::int64_t slots_for(std::int64_t needed) const {
+    return reserved_ >= needed ? reserved_ : std::max(2 * needed, kSmallest);
   }
 
+  bool fits(std::int64_t tokens) const { return start_ + held_.length() + tokens <= slots(); }
+
+  // Whether moving the live slots to the front, where they may not overlap themselves, makes room.
+  bool fits_at_front(std::int64_t tokens) const {
+    return start_ >= held_.length() && held_.length() + tokens <= slots();
+  }
+
+  // A long step under a window, of which only a tail will be kept, need not enter a buffer that is
+  // too small for it.
+  bool passes_by(const StageInput& input) const {
+    const std::int64_t tokens = input.tokens();
+    const std::int64_t kept = input.seen + tokens - input.keep_from;
+    return input.keep_from > held_.first && tokens >= kept && !fits(tokens) &&
+           !fits_at_front(tokens);
+  }
+
+  // The queries read the given tensors; the tail goes to new buffers, as a discard must find the
+  // present ones.
   View pass_by(const StageInput& input, Staged& staged) const {
-    staged.passing = KeyValue{input.keys, input.values};
+    const std::int64_t kept = input.seen + input.tokens() - input.keep_from;
+    KeyValue tail = allocate({input.keys, input.values}, slots_for(kept));
+    const std::int64_t skipped = input.tokens() - kept;
+    tail.keys.narrow(2, 0, kept).copy_(input.keys.narrow(2, skipped, kept));
+    tail.values.narrow(2, 0, kept).copy_(input.values.narrow(2, skipped, kept));
+    staged.successor = std::move(tail);
     const std::int64_t before = input.visible.length - input.tokens();
     if (before == 0) return as_view({input.keys, input.values}, input);
     const std::int64_t slot = start_ + input.visible.offset - held_.first;
@@ -176,15 +184,11 @@ class GrowingStorage final : public Storage {
   }
 
   void make_room(const StageInput& input) {
-    const std::int64_t live = held_.length();
-    const std::int64_t needed = live + input.tokens();
-    if (start_ + needed <= slots()) return;
+    const std::int64_t slots = slots_for(held_.length() + input.tokens());
     if (!buffer_.keys.defined()) {
-      buffer_ = allocate({input.keys, input.values}, std::max({2 * needed, reserved_, kSmallest}));
-    } else if (start_ >= live && needed <= slots()) {
-      move_to_front(buffer_);
-    } else {
-      move_to_front(allocate(buffer_, std::max({2 * needed, reserved_, kSmallest})));
+      buffer_ = allocate({input.keys, input.values}, slots);
+    } else if (!fits(input.tokens())) {
+      move_to_front(fits_at_front(input.tokens()) ? buffer_ : allocate(buffer_, slots));
     }
   }
 

@@ -15,7 +15,7 @@
 
 namespace kvcache {
 
-// One layer's part of a step.
+// One layer's part of a step: keys and values that agree in batch, heads and tokens.
 struct StageInput {
   const at::Tensor& keys;    // [batch, kv_heads, tokens, key_dim]
   const at::Tensor& values;  // [batch, kv_heads, tokens, value_dim]
@@ -40,8 +40,9 @@ class Storage {
   // Makes room for `tokens` tokens, at once or with the first keys.
   virtual void reserve(std::int64_t tokens) = 0;
 
-  // Takes the step's keys and values in and returns what its queries read. Throws ValueError if
-  // shape, dtype or device do not fit what is held; what it throws has changed nothing.
+  // Takes the step's keys and values in and returns what its queries read; the view may alias the
+  // given tensors, what is kept does not. Throws ValueError if shape, dtype or device do not fit
+  // what is held; what it throws has changed nothing.
   virtual View stage(const StageInput& input) = 0;
 
   // Ends the views of the step and copies what must outlive them. May throw and allocate.

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include "kvcache/storage/check.h"
 #include "kvcache/storage/storage.h"
 
 namespace kvcache {
@@ -18,7 +17,6 @@ class TransientStorage final : public Storage {
   void reserve(std::int64_t) override {}
 
   View stage(const StageInput& input) override {
-    detail::check_key_values(input.keys, input.values);
     View view;
     view.visible = input.visible;
     view.batch = input.keys.size(0);
