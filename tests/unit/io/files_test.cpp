@@ -47,7 +47,7 @@ TEST(MappedFile, HoldsTheBytesAndMoves) {
   EXPECT_EQ(text_of(first), "hello");
   MappedFile second(std::move(first));
   EXPECT_EQ(text_of(second), "hello");
-  EXPECT_TRUE(first.bytes().empty());
+  EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): the contract
   MappedFile third(folder.write("b", "other"));
   third = std::move(second);
   EXPECT_EQ(text_of(third), "hello");
@@ -94,7 +94,7 @@ TEST(MappedFile, ReleasesOnlyWithinTheFile) {
   file.release_pages(5, 0);
   for (const auto& [offset, length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {-1, 1}, {0, -1}, {0, 6}, {6, 0}, {5, INT64_MAX}, {INT64_MAX, INT64_MAX}}) {
-    EXPECT_THAT(value_error([&] { file.release_pages(offset, length); }),
+    EXPECT_THAT(value_error([&, from = offset, size = length] { file.release_pages(from, size); }),
                 HasSubstr("the mapping has 5 bytes"));
   }
   EXPECT_EQ(text_of(file), "hello");
