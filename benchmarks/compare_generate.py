@@ -1,0 +1,387 @@
+#!/usr/bin/env python3
+"""Is our generate() faster than Transformers' on the same checkpoint, prompt, threads and dtype?
+
+Runs examples/generate and the oracle (Transformers, not compiled) in turn, A B A B ..., and prints
+tokens/s of both and their ratio for prefill (the first forward pass up to the first new token) and
+decode (the new tokens after it). Each side reports its own clock's seconds; the sums are done here.
+The oracle is one worker process that holds the model; ours is one process a run, so its prefill
+includes whatever a first pass must set up (--fresh-oracle gives the oracle a new process a run,
+too).
+
+In float32 both sides must give the same ids, a tie of the best two logits aside.
+
+Needs only the standard library; the worker runs on this Python where it has torch and
+transformers, otherwise on that of the environment scripts/make_oracle.sh makes.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import fetch_model  # noqa: E402
+
+PREFILL_NEW_TOKENS = 4
+TIE = 1e-3  # gap of two float32 logits under which either may win
+
+# Least ratio ours / oracle's that docs/performance.md promises.
+TARGETS = {
+    ("decode", "bfloat16"): 1.4,
+    ("decode", "float32"): 1.15,
+    ("prefill", "bfloat16"): 0.95,
+    ("prefill", "float32"): 0.95,
+}
+
+
+class CompareError(Exception):
+    """A failure with a message for the person who called the script."""
+
+
+# ---- the oracle's side: a worker that answers one JSON request a line ---------------------------
+
+
+class Stopwatch:
+    """A streamer that notes when generate() hands over the prompt and each new token."""
+
+    def __init__(self):
+        self.times = []
+
+    def put(self, _tokens):
+        self.times.append(time.perf_counter())
+
+    def end(self):
+        pass
+
+
+class OracleModel:
+    def __init__(self, folder, threads, attention):
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        torch.set_num_threads(threads)
+        self.folder, self.attention, self.model, self.dtype = folder, attention, None, None
+
+    def prompt(self, length):
+        """The first `length` ids of the licence's text."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        ids = tokenizer.encode((ROOT / "LICENSE").read_text())
+        if len(ids) < length:
+            raise ValueError(f"the text has {len(ids)} tokens, {length} are asked for")
+        return {"ids": ids[:length]}
+
+    def load(self, dtype):
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        if dtype != self.dtype:
+            self.model = None  # free the old one first
+            self.model = AutoModelForCausalLM.from_pretrained(
+                self.folder, dtype=getattr(torch, dtype), attn_implementation=self.attention
+            ).eval()
+            self.dtype = dtype
+
+    def generate(self, dtype, ids, new_tokens):
+        import torch
+
+        self.load(dtype)
+        watch, batch = Stopwatch(), torch.tensor([ids])
+        result = self.model.generate(
+            batch,
+            attention_mask=torch.ones_like(batch),
+            do_sample=False,
+            min_new_tokens=new_tokens,
+            max_new_tokens=new_tokens,
+            streamer=watch,
+        )
+        start, first, last = watch.times[0], watch.times[1], watch.times[-1]
+        return {
+            "ids": result[0, len(ids) :].tolist(),
+            "prefill_s": first - start,
+            "decode_s": last - first,
+        }
+
+    def gap(self, dtype, ids):
+        """The gap between the best two logits after `ids`."""
+        import torch
+
+        self.load(dtype)
+        with torch.no_grad():
+            best = self.model(torch.tensor([ids]), logits_to_keep=1).logits[0, -1].float().topk(2)
+        return {"gap": (best.values[0] - best.values[1]).item()}
+
+    def versions(self):
+        import torch
+        import transformers
+
+        return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def serve(folder, threads, attention):
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print must not mix with the answers
+    model = OracleModel(folder, threads, attention)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = getattr(model, request["call"])(**request["arguments"])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Oracle:
+    """The worker process, seen from outside."""
+
+    def __init__(self, options):
+        self.options, self.process = options, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        if self.process:
+            self.process.stdin.close()
+            self.process.wait()
+            self.process = None
+
+    def start(self):
+        command = [oracle_python(), "-W", "ignore", __file__, "--worker"]
+        command += ["--model", str(self.options.model), "--threads", str(self.options.threads)]
+        command += ["--attention", self.options.attention]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=run_environment(self.options.threads),
+        )
+
+    def call(self, name, **arguments):
+        if not self.process:
+            self.start()
+        try:
+            self.process.stdin.write(json.dumps({"call": name, "arguments": arguments}) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise CompareError("the oracle's worker ended; its message is above")
+        return json.loads(answer)
+
+    def generate(self, dtype, ids, new_tokens):
+        if self.options.fresh_oracle:
+            self.stop()
+        return self.call("generate", dtype=dtype, ids=ids, new_tokens=new_tokens)
+
+
+def oracle_python():
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return sys.executable
+    root = os.environ.get("KVCACHE_ORACLE") or fetch_model.default_cache() / "oracle"
+    python = Path(root) / "bin" / "python"
+    if not python.exists():
+        raise CompareError(f"{python} is missing; run scripts/make_oracle.sh or set KVCACHE_ORACLE")
+    return str(python)
+
+
+# ---- our side: one process a run ----------------------------------------------------------------
+
+
+def run_environment(threads):
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+
+
+def our_generate(options, dtype, ids, new_tokens):
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, config = Path(folder) / "ids.json", Path(folder) / "config.json"
+        inputs.write_text(json.dumps({"input_ids": [ids]}))
+        fields = {"do_sample": False, "min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
+        config.write_text(json.dumps(fields))
+        command = [str(options.program), "--model", str(options.model)]
+        command += ["--input-ids", str(inputs), "--generation-config", str(config)]
+        command += ["--dtype", dtype, "--threads", str(options.threads), "--json", "--quiet"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=run_environment(options.threads)
+        )
+    if done.returncode != 0:
+        raise CompareError(f"{options.program} ended with {done.returncode}: {done.stderr.strip()}")
+    answer = json.loads(done.stdout)
+    return {
+        "ids": answer["sequences"][0][len(ids) :],
+        "prefill_s": answer["timings"]["prefill_s"],
+        "decode_s": answer["timings"]["decode_s"],
+    }
+
+
+# ---- the comparison -----------------------------------------------------------------------------
+
+
+def check_ids(oracle, dtype, ids, ours, theirs):
+    """How many new ids agree; in float32 less than all is an error unless two logits tie."""
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(theirs))
+    if len(ours) != len(theirs):
+        raise CompareError(f"{dtype}: ours made {len(ours)} new tokens, the oracle {len(theirs)}")
+    if same < len(theirs) and dtype == "float32":
+        gap = oracle.call("gap", dtype=dtype, ids=ids + theirs[:same])["gap"]
+        if gap >= TIE:
+            raise CompareError(
+                f"{dtype}: new token {same} is {ours[same]}, the oracle's {theirs[same]} "
+                f"(its best two logits are {gap:.3g} apart)"
+            )
+    return same
+
+
+def rate(run, what, prompt_length):
+    if what == "prefill":
+        return prompt_length / run["prefill_s"]
+    return (len(run["ids"]) - 1) / run["decode_s"]
+
+
+def summary(rates):
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+
+
+def compare(options, oracle, what, dtype):
+    """One line of the table: both sides' tokens/s over all rounds."""
+    decode = what == "decode"
+    length = options.decode_prompt if decode else options.prefill_prompt
+    new_tokens = options.new_tokens if decode else PREFILL_NEW_TOKENS
+    ids = oracle.call("prompt", length=length)["ids"]
+    sides = {
+        "ours": lambda: our_generate(options, dtype, ids, new_tokens),
+        "oracle": lambda: oracle.generate(dtype, ids, new_tokens),
+    }
+    warm = {side: run() for side, run in sides.items()}
+    agreeing = check_ids(oracle, dtype, ids, warm["ours"]["ids"], warm["oracle"]["ids"])
+    rates = {side: [] for side in sides}
+    for _ in range(options.rounds):
+        for side, run in sides.items():
+            rates[side].append(rate(run(), what, length))
+    return {
+        "what": what,
+        "dtype": dtype,
+        "prompt_tokens": length,
+        "new_tokens": new_tokens,
+        "agreeing_ids": agreeing,
+        "unit": "tokens/s",
+        "ours": summary(rates["ours"]),
+        "oracle": summary(rates["oracle"]),
+        "ratio": statistics.median(rates["ours"]) / statistics.median(rates["oracle"]),
+        "round_ratios": [a / b for a, b in zip(rates["ours"], rates["oracle"])],
+        "target": TARGETS.get((what, dtype)),
+    }
+
+
+def machine(options, oracle):
+    cpu, flags = platform.processor() or platform.machine(), ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        facts = dict(
+            [part.strip() for part in line.split(":", 1)]
+            for line in cpuinfo.read_text().split("\n\n")[0].splitlines()
+            if ":" in line
+        )
+        cpu, flags = facts.get("model name", cpu), facts.get("flags", "")
+    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    return {
+        "cpu": cpu,
+        "instructions": [name for name in wanted if name in flags.split()],
+        "logical_cpus": os.cpu_count(),
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "oracle_attention": options.attention,
+        "oracle_process_per_run": options.fresh_oracle,
+        **oracle.call("versions"),
+    }
+
+
+def print_line(line):
+    def side(name):
+        values = line[name]
+        return f"{values['median']:9.1f} [{values['min']:.1f}, {values['max']:.1f}]"
+
+    target, ratios = line["target"], line["round_ratios"]
+    verdict = ""
+    if target is not None:
+        verdict = f"target {target} {'met' if line['ratio'] >= target else 'NOT met'}  "
+    print(
+        f"{line['what']:8}{line['dtype']:9} ours {side('ours')}  oracle {side('oracle')}  "
+        f"ratio {line['ratio']:.3f} [{min(ratios):.3f}, {max(ratios):.3f}]  {verdict}"
+        f"({line['prompt_tokens']}+{line['new_tokens']} tokens, {line['agreeing_ids']} ids agree)",
+        flush=True,
+    )
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description="Compare our generate() with Transformers' in tokens/s."
+    )
+    parser.add_argument("--model", type=Path, default=fetch_model.default_output())
+    parser.add_argument(
+        "--program", type=Path, default=ROOT / "build" / "release" / "examples" / "generate"
+    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--what", nargs="+", choices=["decode", "prefill"])
+    parser.add_argument("--dtype", nargs="+", choices=["bfloat16", "float32", "float16"])
+    parser.add_argument("--decode-prompt", type=int, default=64, metavar="TOKENS")
+    parser.add_argument("--new-tokens", type=int, default=128, metavar="TOKENS")
+    parser.add_argument("--prefill-prompt", type=int, default=512, metavar="TOKENS")
+    parser.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
+    parser.add_argument("--fresh-oracle", action="store_true", help="a new oracle process a run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a target is not met")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rounds < 1 or options.threads < 1 or options.new_tokens < 2:
+        parser.error("--rounds and --threads must be at least 1, --new-tokens at least 2")
+    return options
+
+
+def run(options):
+    if not (options.model / "config.json").is_file():
+        raise CompareError(f"{options.model} has no config.json; run scripts/fetch_model.py")
+    if not options.program.is_file():
+        raise CompareError(f"{options.program} is missing; build it or set --program")
+    lines = []
+    with Oracle(options) as oracle:
+        facts = machine(options, oracle)
+        print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+        for dtype in options.dtype or ["bfloat16", "float32"]:
+            for what in options.what or ["decode", "prefill"]:
+                lines.append(compare(options, oracle, what, dtype))
+                print_line(lines[-1])
+    if options.json:
+        options.json.write_text(json.dumps({"machine": facts, "lines": lines}, indent=1) + "\n")
+    met = all(line["target"] is None or line["ratio"] >= line["target"] for line in lines)
+    return 0 if met or not options.check else 1
+
+
+def main():
+    options = parse_arguments()
+    if options.worker:
+        serve(options.model, options.threads, options.attention)
+        return 0
+    try:
+        return run(options)
+    except (CompareError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
