@@ -1,0 +1,93 @@
+// Text to token ids and back, from a Hugging Face tokenizer.json: byte-level BPE as SmolLM2, Qwen
+// and Llama 3 have it. The ids equal those of the `tokenizers` library; what cannot be exact is
+// refused.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvcache {
+
+namespace detail {
+class TokenizerPipeline;
+}
+
+struct EncodeOptions {
+  // Adds what the tokenizer's post-processor adds (Llama 3: the token that begins a text).
+  bool add_special_tokens = true;
+  // false: text that spells a special token ("<|im_end|>") stays plain text. For text from outside.
+  bool parse_special_tokens = true;
+};
+
+struct DecodeOptions {
+  bool skip_special_tokens = false;
+};
+
+// The ids that tokenizer_config.json names; absent where it names none.
+struct SpecialTokenIds {
+  std::optional<std::int64_t> bos;
+  std::optional<std::int64_t> eos;
+  std::optional<std::int64_t> pad;
+  std::optional<std::int64_t> unk;
+};
+
+// Immutable once made, cheap to copy (copies share the vocabulary), and safe to use from any number
+// of threads at once.
+//
+// Differs from the oracle on purpose: an id that is not in the vocabulary is refused, not dropped;
+// truncation and padding written in tokenizer.json are ignored (a batch is padded where it is
+// made); an added token whose id in the file is not the one the `tokenizers` library would give it
+// is refused. Character classes in patterns (\p{L}, ...) follow PCRE2's Unicode version,
+// normalization that of utf8proc; code points that a later Unicode version assigned or changed can
+// come out differently.
+class Tokenizer {
+ public:
+  // Reads a tokenizer.json alone: no names for bos, eos, pad. Throws ValueError naming the file and
+  // the field where it cannot be read, is damaged, or has a component of an unknown type.
+  static Tokenizer from_file(const std::filesystem::path& tokenizer_json);
+
+  // Reads tokenizer.json and, if present, tokenizer_config.json from a checkpoint's folder. Of the
+  // latter count: the special tokens it names, added_tokens_decoder, add_bos_token and
+  // add_eos_token. As in Transformers 5.24, clean_up_tokenization_spaces has no effect on a BPE
+  // tokenizer.
+  static Tokenizer from_folder(const std::filesystem::path& folder);
+
+  // As from_file, from the file's content.
+  static Tokenizer from_json(std::string_view tokenizer_json);
+
+  // Ids of `text`, which must be UTF-8. Throws ValueError with the byte offset where it is not, and
+  // RuntimeError where a pattern runs out of its resources (PCRE2's limits).
+  std::vector<std::int64_t> encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // Text of `ids`. Bytes that form no character become U+FFFD. Throws ValueError on an unknown id.
+  std::string decode(std::span<const std::int64_t> ids, DecodeOptions options = {}) const;
+
+  std::optional<std::int64_t> token_to_id(std::string_view token) const;
+  // The token as the vocabulary spells it (byte-level alphabet). Throws ValueError on an unknown
+  // id.
+  std::string id_to_token(std::int64_t id) const;
+
+  // Number of tokens, added ones included. A model's own vocabulary may be larger (padded).
+  std::int64_t vocab_size() const;
+
+  const SpecialTokenIds& special_ids() const;
+
+  // The first two steps of encode alone, without added tokens: for looking at what a tokenizer
+  // does.
+  std::string normalize(std::string_view text) const;
+  std::vector<std::string> pre_tokenize(std::string_view text) const;
+
+ private:
+  friend class IncrementalDecoder;
+  explicit Tokenizer(std::shared_ptr<const detail::TokenizerPipeline> pipeline);
+
+  std::shared_ptr<const detail::TokenizerPipeline> pipeline_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,114 @@
+#include "text/json_node.h"
+
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <system_error>
+
+#include "kvcache/core/errors.h"
+
+namespace kvcache::detail {
+
+namespace {
+
+// Components nest (a Sequence in a Sequence); deeper than this no real file goes.
+constexpr int kMaxDepth = 32;
+
+}  // namespace
+
+std::optional<std::int64_t> as_token_id(const nlohmann::json& value) {
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) return std::nullopt;
+  return static_cast<std::int64_t>(value.get<std::uint64_t>());
+}
+
+nlohmann::json parse_json(std::string_view text, std::string_view name) {
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    throw ValueError(c10::str(name, " is not valid JSON: ", error.what()));
+  }
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::error_code error;
+  check_value(std::filesystem::is_regular_file(path, error), path.string(),
+              " does not exist or is no regular file");
+  std::ifstream file(path, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  check_value(file.good() || file.eof(), path.string(), " cannot be read");
+  return content;
+}
+
+JsonNode JsonNode::child(const nlohmann::json& value, std::string path) const {
+  check_value(depth_ < kMaxDepth, path, " is nested deeper than ", kMaxDepth, " levels");
+  JsonNode node(value, std::move(path));
+  node.depth_ = depth_ + 1;
+  return node;
+}
+
+std::optional<JsonNode> JsonNode::find(std::string_view key) const {
+  if (!value_->is_object()) fail("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end() || found->is_null()) return std::nullopt;
+  return child(*found, c10::str(path_, ".", key));
+}
+
+JsonNode JsonNode::at(std::string_view key) const {
+  auto node = find(key);
+  check_value(node.has_value(), path_, ".", key, " is missing");
+  return *std::move(node);
+}
+
+std::vector<JsonNode> JsonNode::elements() const {
+  if (!value_->is_array()) fail("an array");
+  std::vector<JsonNode> nodes;
+  nodes.reserve(value_->size());
+  for (std::size_t i = 0; i < value_->size(); ++i) {
+    nodes.push_back(child((*value_)[i], c10::str(path_, "[", i, "]")));
+  }
+  return nodes;
+}
+
+std::string JsonNode::string() const {
+  if (!value_->is_string()) fail("a string");
+  return value_->get<std::string>();
+}
+
+bool JsonNode::boolean() const {
+  if (!value_->is_boolean()) fail("true or false");
+  return value_->get<bool>();
+}
+
+std::int64_t JsonNode::token_id() const {
+  const auto id = as_token_id(*value_);
+  if (!id) fail("an integer from 0 to 2147483647");
+  return *id;
+}
+
+bool JsonNode::boolean_or(std::string_view key, bool absent) const {
+  const auto node = find(key);
+  return node ? node->boolean() : absent;
+}
+
+std::optional<std::string> JsonNode::string_if(std::string_view key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  return node->string();
+}
+
+void JsonNode::fail(std::string_view expected) const {
+  constexpr std::size_t kShown = 60;
+  std::string shown = value_->is_structured() ? value_->type_name() : value_->dump();
+  if (shown.size() > kShown) shown = c10::str(value_->type_name(), " of ", shown.size(), " bytes");
+  throw ValueError(c10::str(path_, " must be ", expected, ", not ", shown));
+}
+
+void fail_unknown_type(const JsonNode& node, const std::vector<const char*>& known) {
+  std::string list;
+  for (const char* name : known) list += (list.empty() ? "" : ", ") + std::string(name);
+  throw ValueError(c10::str(node.path(), ".type is \"", node.at("type").string(),
+                            "\", which is not known here. Known: ", list));
+}
+
+}  // namespace kvcache::detail
