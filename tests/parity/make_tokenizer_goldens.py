@@ -7,10 +7,13 @@ strings.json            the texts
                         differs from `ids`, the text, or `text`
 components.json         normalizers and pre-tokenizers alone
 configs.json            tokenizer_config.json files over the smollm tokenizer, as Transformers reads them
+smollm2.json            the real SmolLM2's ids of every third text; needs its folder (scripts/fetch_model.py) as argument
 """
 
+import collections
 import json
 import pathlib
+import sys
 import tempfile
 
 import common
@@ -35,6 +38,13 @@ def corpus():
     words = "the of and to in is that it was for on are with as his they be at one have this from or had by hot".split()
     english = " ".join(words[(i * 7 + i * i) % len(words)] for i in range(400))
     return [*STRINGS, english]
+
+
+def with_few_characters(texts, count):
+    """The texts with only their most frequent characters. (The trainer's own limit_alphabet is not deterministic.)"""
+    seen = collections.Counter("".join(texts))
+    kept = set(sorted(seen, key=lambda character: (-seen[character], character))[:count])
+    return ["".join(character for character in text if character in kept) for text in texts]
 
 
 def train(tokenizer, vocab_size, special, alphabet):
@@ -95,24 +105,43 @@ def byte_fallback():
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, limit_alphabet=120, show_progress=False)
-    tokenizer.train_from_iterator(corpus()[:120], trainer)
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(with_few_characters(corpus()[:120], 120), trainer)
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = document["added_tokens"][:3]
     document["post_processor"] = json.loads(processors.BertProcessing(("</s>", 2), ("<s>", 1)).__getstate__())
     return Tokenizer.from_str(json.dumps(document))
 
 
+def learn_merges(words, count):
+    """The plainest BPE training, ties broken by spelling; the trainer's order depends on hashes where there is a prefix."""
+    words = [["##" * (i > 0) + c + "</w>" * (i + 1 == len(word)) for i, c in enumerate(word)] for word in words if word]
+    vocabulary = {symbol: None for word in words for symbol in sorted(word)}
+    merges = []
+    while len(merges) < count:
+        pairs = collections.Counter(pair for word in words for pair in zip(word, word[1:]))
+        left, right = max(pairs, key=lambda pair: (pairs[pair], pair))
+        merges.append((left, right))
+        vocabulary[left + right[2:]] = None
+        for word in words:
+            for i in range(len(word) - 1):
+                if word[i : i + 2] == [left, right]:
+                    word[i : i + 2] = [left + right[2:]]
+    return vocabulary, merges
+
+
 def unknown():
     """Characters as symbols, an unknown token that is not fused, subword prefix and word suffix."""
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##", end_of_word_suffix="</w>"))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["[UNK]"], limit_alphabet=80, continuing_subword_prefix="##",
-        end_of_word_suffix="</w>", show_progress=False,
-    )  # fmt: skip
-    tokenizer.train_from_iterator(corpus(), trainer)
+    normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
+    texts = [normalizer.normalize_str(text) for text in with_few_characters(corpus(), 80)]
+    words = [word for text in texts for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+    vocabulary, merges = learn_merges(words, 150)
+    ids = {token: i for i, token in enumerate(["[UNK]", *vocabulary])}
+    affixes = {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
+    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token="[UNK]", **affixes))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
     return tokenizer
 
 
@@ -247,6 +276,17 @@ def write_configs():
     common.write_json(TEXT / "configs.json", {"made_with": made_with(), "texts": CONFIG_TEXTS, "records": records})
 
 
+def write_model(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    records = []
+    for text in STRINGS[::3]:
+        ids = tokenizer(text)["input_ids"]
+        decoded, skipped = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))
+        entry = {"input": text, "ids": ids}
+        records.append(entry | ({"text": decoded} if decoded != text else {}) | ({"skipped": skipped} if skipped != decoded else {}))
+    common.write_json(TEXT / "smollm2.json", {"made_with": made_with(), "vocab_size": len(tokenizer), "records": records})
+
+
 def main():
     common.set_up()
     TEXT.mkdir(parents=True, exist_ok=True)
@@ -259,6 +299,8 @@ def main():
     write("flags", flags(), FLAG_TEXTS)
     write_components()
     write_configs()
+    if len(sys.argv) > 1:
+        write_model(sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ class Tokenizer {
   static Tokenizer from_file(const std::filesystem::path& tokenizer_json);
 
   // Reads tokenizer.json and, if present, tokenizer_config.json from a checkpoint's folder. Of the
-  // latter count: the special tokens it names, added_tokens_decoder, add_bos_token and
-  // add_eos_token. As in Transformers 5.24, clean_up_tokenization_spaces has no effect on a BPE
-  // tokenizer.
+  // latter count the special tokens it names, and added_tokens_decoder. As in Transformers 5.24,
+  // add_bos_token and add_eos_token do not count beside a tokenizer.json (its post-processor does),
+  // and clean_up_tokenization_spaces has no effect on a BPE tokenizer.
   static Tokenizer from_folder(const std::filesystem::path& folder);
 
   // As from_file, from the file's content.
