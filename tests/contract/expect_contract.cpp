@@ -1,0 +1,181 @@
+// The invariants that hold between any two operations.
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/contract/subject.h"
+
+namespace kvcache::testing {
+namespace {
+
+void expect_lengths(Subject& subject) {
+  LayeredCache& cache = *subject.cache;
+  const CacheModel& model = subject.model;
+  EXPECT_EQ(cache.batch_size(), model.batch());
+  for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
+    EXPECT_EQ(cache.get_seq_length(layer), model.seen());
+    for (std::int64_t tokens = 1; tokens <= 3; ++tokens) {
+      const Visible visible = model.visible(layer, tokens);
+      EXPECT_EQ(cache.get_mask_sizes(tokens, layer), std::pair(visible.length, visible.offset));
+    }
+  }
+}
+
+// held.end == seen and held.first is what the model says, which is never later than needed.
+void expect_held(Subject& subject) {
+  struct Collect final : Visitor {
+    void tensor(const TensorInfo&, at::Tensor&) override {}
+    void count(std::string_view name, std::int64_t& value) override {
+      if (name == "held_first") first.push_back(value);
+      if (name == "held_end") end.push_back(value);
+    }
+    std::vector<std::int64_t> first, end;
+  };
+  Collect held;
+  subject.cache->visit(held);
+  for (std::size_t layer = 0; layer < held.first.size(); ++layer) {
+    EXPECT_EQ(held.end[layer], subject.model.seen());
+    EXPECT_EQ(held.first[layer], subject.model.first_held(std::int64_t(layer)));
+  }
+}
+
+void expect_bytes(Subject& subject) {
+  const CacheModel& model = subject.model;
+  std::int64_t elements = 0;
+  for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
+    elements += (model.seen() - model.first_held(layer)) * model.batch() * subject.setting.heads *
+                (kKeyDim + kValueDim);
+  }
+  EXPECT_EQ(subject.cache->nbytes(), elements * at::elementSize(subject.setting.dtype));
+  EXPECT_GE(subject.cache->allocated_bytes(), subject.cache->nbytes());
+  EXPECT_EQ(subject.cache->allocated_bytes(), subject.memory->live_bytes());
+}
+
+void expect_history(Subject& subject) {
+  const CacheModel& model = subject.model;
+  const History& history = subject.cache->history();
+  EXPECT_EQ(history.seen(), model.seen());
+  EXPECT_EQ(history.batch(), model.batch());
+  EXPECT_EQ(history.known(), model.ids_known());
+  if (model.rows.empty()) return;
+  at::Tensor ids = at::empty({model.batch(), model.seen()}, at::kLong);
+  at::Tensor valid = at::empty({model.batch(), model.seen()}, at::kBool);
+  std::size_t at = 0;
+  for (const auto& row : model.rows) {
+    for (const Token& token : row) {
+      ids.data_ptr<std::int64_t>()[at] = token.id.value_or(-1);
+      valid.data_ptr<bool>()[at++] = token.real;
+    }
+  }
+  EXPECT_TRUE(at::equal(history.valid(), valid));
+  EXPECT_EQ(history.all_valid(), valid.all().item<bool>());
+  if (!model.ids_known()) {
+    EXPECT_THROW(history.ids(), RuntimeError);
+    EXPECT_THROW(history.common_prefix(ids, valid), RuntimeError);
+    return;
+  }
+  EXPECT_TRUE(at::equal(history.ids(), ids));
+  EXPECT_EQ(history.common_prefix(ids, valid), model.seen());
+  if (model.seen() == 0) return;
+  const std::int64_t differs = subject.random.below(model.seen());
+  const std::int64_t row = subject.random.below(model.batch());
+  ids[row][differs] += 1;
+  const bool padding = !model.rows[std::size_t(row)][std::size_t(differs)].real;
+  EXPECT_EQ(history.common_prefix(ids, valid), padding ? model.seen() : differs);
+  EXPECT_EQ(history.common_prefix(ids.narrow(1, 0, differs).contiguous(),
+                                  valid.narrow(1, 0, differs).contiguous()),
+            differs);
+}
+
+// A copy equals its source and goes on as the model says for three steps.
+void expect_next_steps(const Subject& subject) {
+  Subject copy = subject.clone();
+  EXPECT_EQ(difference(subject.digest(), copy.digest()), "");
+  for (int i = 0; i < 3; ++i) take_step(copy, copy.random_plan());
+}
+
+void expect_crops_as_told(const Subject& subject) {
+  for (std::int64_t tokens = 0; tokens <= 6; ++tokens) {
+    Subject copy = subject.clone();
+    crop(copy, tokens);
+    expect_lengths(copy);
+    expect_held(copy);
+    take_step(copy, copy.random_plan());
+  }
+}
+
+// crop(-a), crop(-b) == crop(-a-b), where both can be had.
+void expect_crops_add_up(Subject& subject) {
+  const std::int64_t a = subject.random.below(4), b = subject.random.below(4);
+  Subject twice = subject.clone();
+  if (!twice.cache->can_crop(a)) return;
+  crop(twice, a);
+  if (!twice.cache->can_crop(b)) return;
+  crop(twice, b);
+  Subject once = subject.clone();
+  ASSERT_TRUE(once.cache->can_crop(a + b));
+  crop(once, a + b);
+  EXPECT_EQ(difference(once.digest(), twice.digest()), "");
+}
+
+}  // namespace
+
+void expect_contract(Subject& subject) {
+  const Digest before = subject.digest();
+  expect_lengths(subject);
+  expect_held(subject);
+  expect_bytes(subject);
+  expect_history(subject);
+  expect_next_steps(subject);
+  expect_crops_as_told(subject);
+  expect_crops_add_up(subject);
+  EXPECT_EQ(difference(before, subject.digest()), "");
+}
+
+void try_what_is_refused(Subject& subject) {
+  LayeredCache& cache = *subject.cache;
+  const Digest before = subject.digest();
+  const std::int64_t batch = cache.batch_size(), last = subject.model.layers() - 1;
+  const StepPlan plan = subject.plan(2);
+  const KeyValue good = subject.states(plan, last);
+  const auto rows = [](std::vector<std::int64_t> indices) {
+    return at::tensor(indices, at::kLong);
+  };
+  EXPECT_THROW(cache.crop(1), ValueError);
+  EXPECT_THROW(cache.crop(-subject.model.seen() - 1), RuntimeError);
+  EXPECT_THROW(cache.crop(std::numeric_limits<std::int64_t>::min()), RuntimeError);
+  EXPECT_THROW(cache.batch_select_indices(rows({batch})), ValueError);
+  EXPECT_THROW(cache.batch_select_indices(rows({-1})), ValueError);
+  EXPECT_THROW(cache.batch_select_indices(at::empty({0}, at::kLong)), ValueError);
+  EXPECT_THROW(cache.reorder_cache(rows(std::vector<std::int64_t>(std::size_t(batch) + 1))),
+               ValueError);
+  EXPECT_THROW(cache.batch_repeat_interleave(0), ValueError);
+  EXPECT_THROW(cache.reserve(-1), ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 0, .batch = plan.batch()}), ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 2, .batch = 0}), ValueError);
+  EXPECT_THROW(
+      cache.begin_step(
+          {.tokens = 2, .batch = plan.batch(), .ids = at::empty({plan.batch(), 3}, at::kLong)}),
+      ValueError);
+  EXPECT_THROW(cache.update(good.keys, good.values, -1), ValueError);
+  EXPECT_THROW(cache.update(good.keys, {}, last), ValueError);
+  EXPECT_THROW(cache.update(good.keys, good.values.narrow(2, 0, 1), last), ValueError);
+  EXPECT_THROW(cache.update(good.keys.narrow(2, 0, 0), good.values.narrow(2, 0, 0), last),
+               ValueError);
+  if (batch > 0) {
+    const auto wider = [](const at::Tensor& t) { return at::cat({t, t}, 0); };
+    const auto other = subject.setting.dtype == at::kFloat ? at::kHalf : at::kFloat;
+    EXPECT_THROW(cache.begin_step({.tokens = 2, .batch = batch + 1}), ValueError);
+    EXPECT_THROW(cache.update(wider(good.keys), wider(good.values), last), ValueError);
+    EXPECT_THROW(cache.update(good.keys.to(other), good.values.to(other), last), ValueError);
+    EXPECT_THROW(cache.update(good.keys, at::cat({good.values, good.values}, 3), last), ValueError);
+  }
+  EXPECT_EQ(difference(before, subject.digest()), "");
+}
+
+}  // namespace kvcache::testing

@@ -1,0 +1,68 @@
+#include "tests/contract/kinds.h"
+
+#include <c10/core/ScalarType.h>
+
+#include "kvcache/cache/dynamic_cache.h"
+
+namespace kvcache::testing {
+namespace {
+
+const LayerSpec kFull{};
+
+LayerSpec sliding(std::int64_t window) {
+  return {.type = std::string(kSlidingAttention), .window = window};
+}
+
+LayerSpec chunked(std::int64_t chunk) {
+  return {.type = std::string(kChunkedAttention), .window = chunk};
+}
+
+CacheKind dynamic(std::string name, std::vector<LayerSpec> layers) {
+  const auto make = [layers](std::shared_ptr<Memory> memory) {
+    return std::make_unique<DynamicCache>(layers, DynamicCacheOptions{.memory = std::move(memory)});
+  };
+  return {"Dynamic" + std::move(name), layers, dynamic_layers(), make};
+}
+
+CacheKind dynamic_lazy() {
+  const auto make = [](std::shared_ptr<Memory> memory) {
+    return std::make_unique<DynamicCache>(std::vector<LayerSpec>{},
+                                          DynamicCacheOptions{.memory = std::move(memory)});
+  };
+  return {"DynamicLazy", {kFull, kFull}, dynamic_layers(), make};
+}
+
+}  // namespace
+
+std::vector<CacheKind> cache_kinds() {
+  return {
+      dynamic_lazy(),
+      dynamic("Full", {kFull, kFull}),
+      dynamic("Sliding1", {sliding(1), sliding(1)}),
+      dynamic("Sliding2", {sliding(2), sliding(2)}),
+      dynamic("Sliding4", {sliding(4), sliding(4)}),
+      dynamic("Sliding8", {sliding(8)}),
+      dynamic("Chunked4", {chunked(4), chunked(4)}),
+      dynamic("Mixed", {kFull, sliding(4), chunked(4), sliding(2)}),
+  };
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> result;
+  for (const CacheKind& kind : cache_kinds()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      for (const bool recorded : {false, true}) {
+        for (const std::int64_t size : {1, 2})
+          result.push_back({kind, dtype, recorded, size, size});
+      }
+    }
+  }
+  return result;
+}
+
+std::string name_of(const Setting& setting) {
+  return c10::str(setting.kind.name, "_", c10::toString(setting.dtype),
+                  setting.recorded ? "_recorded_" : "_", setting.batch, "x", setting.heads);
+}
+
+}  // namespace kvcache::testing

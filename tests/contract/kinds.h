@@ -1,0 +1,40 @@
+// The cache kinds that the contract suite runs over. A new kind is one line in kinds.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache/layered_cache.h"
+#include "kvcache/layers/registry.h"
+
+namespace kvcache::testing {
+
+struct CacheKind {
+  std::string name;
+  std::vector<LayerSpec> layers;  // also of a cache that makes them lazily
+  LayerRegistry registry;         // makes single layers of the kind
+  std::function<std::unique_ptr<LayeredCache>(std::shared_ptr<Memory>)> make;
+};
+
+std::vector<CacheKind> cache_kinds();
+
+// One setting of the suite: a kind, and what is fed to it.
+struct Setting {
+  CacheKind kind;
+  at::ScalarType dtype;
+  bool recorded;
+  std::int64_t batch;
+  std::int64_t heads;
+};
+
+// Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2.
+std::vector<Setting> settings();
+
+std::string name_of(const Setting& setting);
+
+inline void PrintTo(const Setting& setting, std::ostream* out) { *out << name_of(setting); }
+
+}  // namespace kvcache::testing

@@ -1,0 +1,95 @@
+#include "tests/contract/model.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace kvcache::testing {
+
+KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const Setting& setting) {
+  const auto fill = [&](std::int64_t dim, std::int64_t sign) {
+    at::Tensor states =
+        at::empty({std::int64_t(rows.size()), setting.heads, range.length(), dim}, at::kFloat);
+    auto* out = states.data_ptr<float>();
+    for (const std::vector<Token>& row : rows) {
+      for (std::int64_t head = 0; head < setting.heads; ++head) {
+        for (std::int64_t at = range.first; at < range.end; ++at) {
+          const std::int64_t content = row[std::size_t(at)].content + 53 * layer + 11 * head;
+          for (std::int64_t d = 0; d < dim; ++d) *out++ = float(sign * ((content + 3 * d) % 251));
+        }
+      }
+    }
+    return states.to(setting.dtype);
+  };
+  return {fill(kKeyDim, 1), fill(kValueDim, -1)};
+}
+
+CacheModel::CacheModel(const Setting& setting) {
+  for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec});
+}
+
+std::int64_t CacheModel::first_needed(const LayerModel& layer, std::int64_t seen) {
+  return layer.spec.window == 0 ? 0 : std::max<std::int64_t>(seen - layer.spec.window + 1, 0);
+}
+
+Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
+  const LayerModel& model = layers_[std::size_t(layer)];
+  Visible result;
+  result.offset = first_needed(model, seen());
+  result.length = seen() + tokens - result.offset;
+  if (model.spec.type == kSlidingAttention) result.window = model.spec.window;
+  if (model.spec.type == kChunkedAttention) result.chunk = model.spec.window;
+  return result;
+}
+
+bool CacheModel::can_crop(std::int64_t tokens) const {
+  if (tokens == 0) return true;
+  if (tokens > seen()) return false;
+  return std::all_of(layers_.begin(), layers_.end(), [&](const LayerModel& layer) {
+    return layer.first <= first_needed(layer, seen() - tokens);
+  });
+}
+
+void CacheModel::append(const TokenRows& added) {
+  if (rows.empty()) rows.resize(added.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].insert(rows[i].end(), added[i].begin(), added[i].end());
+  }
+  for (LayerModel& layer : layers_) {
+    if (!layer.recording) layer.first = std::max(layer.first, first_needed(layer, seen()));
+  }
+}
+
+void CacheModel::crop(std::int64_t tokens) {
+  for (auto& row : rows) row.resize(row.size() - std::size_t(tokens));
+  for (LayerModel& layer : layers_)
+    layer.first = std::max(layer.first, first_needed(layer, seen()));
+}
+
+void CacheModel::record() {
+  for (LayerModel& layer : layers_) layer.recording = layer.spec.window > 0;
+}
+
+void CacheModel::reset() {
+  rows.clear();
+  for (LayerModel& layer : layers_) layer.first = 0;
+}
+
+void CacheModel::select(const std::vector<std::int64_t>& indices) {
+  TokenRows chosen;
+  for (const std::int64_t index : indices) chosen.push_back(rows[std::size_t(index)]);
+  rows = std::move(chosen);
+}
+
+bool CacheModel::ids_known() const {
+  return rows.empty() || std::all_of(rows[0].begin(), rows[0].end(),
+                                     [](const Token& token) { return token.id.has_value(); });
+}
+
+std::int64_t CacheModel::real_tokens(std::int64_t row) const {
+  if (rows.empty()) return 0;
+  const auto& tokens = rows[std::size_t(row)];
+  return std::count_if(tokens.begin(), tokens.end(), [](const Token& token) { return token.real; });
+}
+
+}  // namespace kvcache::testing

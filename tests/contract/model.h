@@ -1,0 +1,77 @@
+// What a cache should hold, as simply as it can be said: each row's tokens as a list, each layer's
+// window as a number.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "kvcache/core/view.h"
+#include "tests/contract/kinds.h"
+
+namespace kvcache::testing {
+
+struct Token {
+  std::int64_t content = 0;             // keys and values follow from it
+  std::optional<std::int64_t> id = {};  // absent: fed without ids
+  bool real = true;                     // false: padding
+};
+
+using TokenRows = std::vector<std::vector<Token>>;  // all rows are equally long
+
+struct Random {
+  explicit Random(std::uint64_t seed) : engine(seed) {}
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(n));
+  }
+  bool one_in(std::int64_t n) { return below(n) == 0; }
+
+  std::mt19937_64 engine;
+};
+
+// Keys [rows, heads, tokens, 3] and values [rows, heads, tokens, 2] of columns `range` in a layer.
+// Integers below 256, which bfloat16 holds exactly; they differ by layer, head and element.
+KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const Setting& setting);
+
+inline constexpr std::int64_t kKeyDim = 3;
+inline constexpr std::int64_t kValueDim = 2;
+
+class CacheModel {
+ public:
+  explicit CacheModel(const Setting& setting);
+
+  std::int64_t seen() const { return rows.empty() ? 0 : std::int64_t(rows[0].size()); }
+  std::int64_t batch() const { return std::int64_t(rows.size()); }
+  std::int64_t layers() const { return std::int64_t(layers_.size()); }
+
+  Visible visible(std::int64_t layer, std::int64_t tokens) const;
+  std::int64_t first_held(std::int64_t layer) const { return layers_[std::size_t(layer)].first; }
+  bool can_crop(std::int64_t tokens) const;
+
+  void append(const TokenRows& added);
+  void crop(std::int64_t tokens);
+  void record();
+  void reset();
+  void select(const std::vector<std::int64_t>& indices);
+
+  bool ids_known() const;
+  std::int64_t real_tokens(std::int64_t row) const;
+
+  TokenRows rows;  // none: nothing seen since construction or reset
+
+ private:
+  struct LayerModel {
+    LayerSpec spec;
+    bool recording = false;
+    std::int64_t first = 0;  // oldest position held
+  };
+
+  static std::int64_t first_needed(const LayerModel& layer, std::int64_t seen);
+
+  std::vector<LayerModel> layers_;
+};
+
+}  // namespace kvcache::testing

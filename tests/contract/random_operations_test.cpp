@@ -1,0 +1,97 @@
+// Random sequences of every operation; the contract is asserted after each of them.
+
+#include <gtest/gtest.h>
+
+#include "tests/contract/subject.h"
+#include "tests/support/sweep.h"
+
+namespace kvcache::testing {
+namespace {
+
+std::vector<std::int64_t> random_rows(Subject& subject, std::int64_t count) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < count; ++i)
+    rows.push_back(subject.random.below(subject.model.batch()));
+  return rows;
+}
+
+// Goes on with a copy: what happens to the source later must not reach it.
+void change_to_a_copy(Subject& subject) {
+  Subject copy = subject.clone();
+  const Digest before = copy.digest();
+  take_step(subject, subject.random_plan());
+  crop(subject, subject.random.below(3));
+  subject.cache->reset();
+  EXPECT_EQ(difference(before, copy.digest()), "");
+  copy.random = subject.random;
+  subject = std::move(copy);
+}
+
+std::string operate(Subject& subject) {
+  Random& random = subject.random;
+  const std::int64_t batch = subject.model.batch();
+  switch (random.below(16)) {
+    case 0:
+    case 1:
+      take_round(subject, subject.random_plan());
+      return "round of updates";
+    case 2:
+    case 3:
+      crop(subject, random.below(7));
+      return "crop";
+    case 4:
+      subject.cache->reset();
+      subject.model.reset();
+      return "reset";
+    case 5:
+      if (subject.setting.recorded) {
+        subject.cache->activate_past_recording();
+        subject.model.record();
+      }
+      return "record";
+    case 6:
+      if (batch > 0) select(subject, random_rows(subject, 1 + random.below(3)));
+      return "select";
+    case 7:
+      if (batch > 0) reorder(subject, random_rows(subject, batch));
+      return "reorder";
+    case 8:
+      repeat(subject, batch < 3 ? 1 + random.below(2) : 1);
+      return "repeat";
+    case 9:
+      try_what_is_refused(subject);
+      return "refusals";
+    case 10:
+      subject.cache->reserve(random.below(64));
+      return "reserve";
+    case 11:
+      change_to_a_copy(subject);
+      return "copy";
+    default:
+      take_step(subject, subject.random_plan());
+      return "step";
+  }
+}
+
+class Contract : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(Contract, HoldsAfterEveryOperation) {
+  const std::int64_t sequences = sweep_count(3, 300);
+  for (std::int64_t seed = 0; seed < sequences; ++seed) {
+    Subject subject(GetParam(), std::uint64_t(seed));
+    std::string done;
+    for (int i = 0; i < 16; ++i) {
+      const std::string operation = operate(subject);
+      done += (done.empty() ? "" : ", ") + operation;
+      SCOPED_TRACE(c10::str("seed ", seed, ": ", done));
+      expect_contract(subject);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Contract, ::testing::ValuesIn(settings()),
+                         [](const auto& setting) { return name_of(setting.param); });
+
+}  // namespace
+}  // namespace kvcache::testing

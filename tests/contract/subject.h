@@ -1,0 +1,68 @@
+// A cache beside the model of what it should hold, and the operations and checks that go to both.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache/layered_cache.h"
+#include "tests/contract/digest.h"
+#include "tests/contract/model.h"
+#include "tests/support/failing_memory.h"
+
+namespace kvcache::testing {
+
+// One step's tokens, and how it is told of them.
+struct StepPlan {
+  enum class Mask { none, own, whole };
+
+  TokenRows added;
+  bool with_ids = true;
+  Mask mask = Mask::none;
+  TokenRows past = {};  // the rows before, with other padding; where the mask is whole
+
+  std::int64_t tokens() const { return std::int64_t(added[0].size()); }
+  std::int64_t batch() const { return std::int64_t(added.size()); }
+};
+
+struct Subject {
+  Subject(const Setting& setting, std::uint64_t seed);
+
+  Subject clone() const;
+
+  StepPlan plan(std::int64_t tokens);
+  StepPlan random_plan();
+  StepInput input(const StepPlan& plan) const;
+  KeyValue states(const StepPlan& plan, std::int64_t layer) const;
+  Digest digest() const { return digest_of(*cache); }
+
+  Setting setting;
+  std::shared_ptr<FailingMemory> memory;
+  std::unique_ptr<LayeredCache> cache;
+  CacheModel model;
+  Random random;
+
+ private:
+  std::int64_t next_content_ = 0;
+};
+
+// Operations; what they return is checked, and so are refusals.
+void take_step(Subject& subject, const StepPlan& plan);
+void take_round(Subject& subject, const StepPlan& plan);  // update() layer by layer, any order
+void crop(Subject& subject, std::int64_t tokens);
+void select(Subject& subject, const std::vector<std::int64_t>& rows);
+void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
+void repeat(Subject& subject, std::int64_t repeats);
+void try_what_is_refused(Subject& subject);
+
+// Checks that a layer's view of a step is the model's, and appends to the model once all layers had
+// their turn.
+void expect_view(const View& view, const Subject& subject, const StepPlan& plan,
+                 std::int64_t layer);
+void note_step(Subject& subject, const StepPlan& plan);
+
+// Invariants 1 to 4, 7 and 9 of a cache between operations. No other buffer of its memory is alive.
+void expect_contract(Subject& subject);
+
+}  // namespace kvcache::testing

@@ -1,0 +1,213 @@
+// Steps and operations that end early, at every layer and every allocation, leave no trace.
+
+#include <ATen/ops/arange.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include "tests/contract/subject.h"
+#include "tests/support/sweep.h"
+
+namespace kvcache::testing {
+namespace {
+
+// Brings a cache to some state worth undoing to; an empty one now and then.
+void prepare(Subject& subject) {
+  const std::int64_t steps = subject.random.below(4);
+  for (std::int64_t i = 0; i < steps; ++i) take_step(subject, subject.random_plan());
+  if (subject.random.one_in(3)) crop(subject, subject.random.below(3));
+  if (subject.random.one_in(8)) subject.cache->reserve(subject.random.below(40));
+}
+
+// What was undone never was: equal to `control` now and after a next step of both, and a cache that
+// holds nothing takes another batch and dtype.
+void expect_undone(Subject& subject, const Subject& control, const StepPlan& next) {
+  subject.memory->fail_after(std::nullopt);
+  ASSERT_EQ(difference(control.digest(), subject.digest()), "");
+  EXPECT_EQ(subject.cache->layer_count(), control.cache->layer_count());
+  if (control.model.rows.empty()) {
+    EXPECT_EQ(subject.cache->allocated_bytes(), 0);
+    Subject other = subject.clone();
+    other.setting.dtype = at::kHalf;
+    other.setting.batch += 1;
+    take_step(other, other.plan(2));
+  }
+  Subject follower = control.clone();
+  take_step(follower, next);
+  take_step(subject, next);
+  EXPECT_EQ(difference(follower.digest(), subject.digest()), "");
+}
+
+void append_checked(Step& step, Subject& subject, const StepPlan& plan, std::int64_t layer) {
+  const KeyValue states = subject.states(plan, layer);
+  expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
+}
+
+// Dropped after any number of layers, or after keys that fit no layer.
+void drop_at_every_layer(const Subject& start, const StepPlan& plan, const StepPlan& next) {
+  for (std::int64_t stop = 0; stop <= start.model.layers(); ++stop) {
+    Subject subject = start.clone();
+    {
+      Step step = subject.cache->begin_step(subject.input(plan));
+      for (std::int64_t layer = 0; layer < stop; ++layer)
+        append_checked(step, subject, plan, layer);
+      EXPECT_THROW(step.append(-1, {}, {}), ValueError);
+      if (stop < start.model.layers()) {
+        const KeyValue states = subject.states(plan, stop);
+        EXPECT_THROW(step.append(stop, states.keys, {}), ValueError);
+        EXPECT_THROW(step.append(stop, states.keys.narrow(2, 0, 0), states.values), ValueError);
+        // A cache that makes its layers lazily may be done with fewer.
+        if (subject.cache->layer_count() > stop) {
+          EXPECT_THROW(step.commit(), RuntimeError);
+        }
+      }
+    }
+    expect_undone(subject, start, next);
+  }
+}
+
+// Whether the step came to an end with the allocation after `allowed` ones refused. If not, the
+// failing call is made again if `retry`, and the step then ends; else it is dropped.
+bool step_with_refusal(Subject& subject, const StepPlan& plan, std::int64_t allowed, bool retry) {
+  subject.memory->fail_after(allowed);
+  bool refused = false;
+  const auto attempt = [&](const auto& call) {
+    try {
+      call();
+    } catch (const c10::OutOfMemoryError&) {
+      refused = true;
+      if (retry) call();
+    }
+  };
+  Step step = subject.cache->begin_step(subject.input(plan));
+  for (std::int64_t layer = 0; layer < subject.model.layers(); ++layer) {
+    attempt([&] { append_checked(step, subject, plan, layer); });
+    if (refused && !retry) return false;
+  }
+  attempt([&] { step.commit(); });
+  if (refused && !retry) return false;
+  note_step(subject, plan);
+  return !refused;
+}
+
+void refuse_every_allocation(const Subject& start, const StepPlan& plan, const StepPlan& next) {
+  for (std::int64_t allowed = 0;; ++allowed) {
+    Subject dropped = start.clone();
+    Subject retried = start.clone();
+    const bool done = step_with_refusal(dropped, plan, allowed, /*retry=*/false);
+    start.memory->fail_after(std::nullopt);
+    if (done) return;
+    expect_undone(dropped, start, next);
+    step_with_refusal(retried, plan, allowed, /*retry=*/true);
+    Subject control = start.clone();
+    take_step(control, plan);
+    ASSERT_EQ(difference(control.digest(), retried.digest()), "");
+  }
+}
+
+// The same for operations outside steps.
+void refuse_in_operations(const Subject& start, const StepPlan& plan, const StepPlan& next) {
+  using Operation = std::function<void(Subject&)>;
+  const std::int64_t batch = start.model.batch();
+  std::vector<Operation> operations = {[](Subject& s) { s.cache->reserve(100); },
+                                       [](Subject& s) { (void)s.cache->clone(); },
+                                       [](Subject& s) { s.cache->batch_repeat_interleave(2); },
+                                       [&](Subject& s) {
+                                         const KeyValue states = s.states(plan, 0);
+                                         s.cache->update(states.keys, states.values, 0);
+                                       }};
+  if (batch > 0) {
+    const at::Tensor reversed = at::arange(batch - 1, -1, -1, at::kLong);
+    operations.push_back([=](Subject& s) { s.cache->reorder_cache(reversed); });
+    operations.push_back([=](Subject& s) { s.cache->batch_select_indices(reversed); });
+  }
+  for (const Operation& operation : operations) {
+    for (std::int64_t allowed = 0;; ++allowed) {
+      Subject subject = start.clone();
+      subject.memory->fail_after(allowed);
+      try {
+        operation(subject);
+        start.memory->fail_after(std::nullopt);
+        break;
+      } catch (const c10::OutOfMemoryError&) {
+        expect_undone(subject, start, next);
+      }
+    }
+  }
+}
+
+class UndoneSteps : public ::testing::TestWithParam<Setting> {
+ protected:
+  template <typename Check>
+  void sweep(std::int64_t sample, const Check& check) {
+    for (std::int64_t seed = 0; seed < sweep_count(sample, 100 * sample); ++seed) {
+      SCOPED_TRACE(c10::str("seed ", seed));
+      Subject subject(GetParam(), 1000 + std::uint64_t(seed));
+      prepare(subject);
+      const StepPlan plan = subject.random_plan();
+      StepPlan next = subject.random_plan();
+      check(subject, plan, next);
+      if (HasFailure()) return;
+    }
+  }
+};
+
+TEST_P(UndoneSteps, DroppedAtEveryLayer) { sweep(4, drop_at_every_layer); }
+TEST_P(UndoneSteps, RefusedMemoryAtEveryAllocation) { sweep(4, refuse_every_allocation); }
+TEST_P(UndoneSteps, OperationsRefusedMemory) { sweep(2, refuse_in_operations); }
+
+// The step survives a move of its cache, and a moved step.
+TEST_P(UndoneSteps, CacheMovesWhileAStepIsOpen) {
+  Subject subject(GetParam(), 7);
+  take_step(subject, subject.plan(3));
+  const StepPlan plan = subject.plan(2);
+  Step first = subject.cache->begin_step(subject.input(plan));
+  append_checked(first, subject, plan, 0);
+  LayeredCache moved = std::move(*subject.cache);
+  Step step = std::move(first);
+  EXPECT_THROW(first.commit(), RuntimeError);
+  for (std::int64_t layer = 1; layer < subject.model.layers(); ++layer) {
+    append_checked(step, subject, plan, layer);
+  }
+  EXPECT_THROW(moved.crop(0), RuntimeError);
+  EXPECT_THROW(moved.reset(), RuntimeError);
+  step.commit();
+  EXPECT_THROW(step.commit(), RuntimeError);
+  note_step(subject, plan);
+  *subject.cache = std::move(moved);
+  expect_contract(subject);
+}
+
+// Invariant 6. Every ATen call counts, so nothing can allocate or write behind the memory's back.
+TEST_P(UndoneSteps, PublishTouchesNoTensor) {
+  const Setting& setting = GetParam();
+  for (std::size_t i = 0; i < setting.kind.layers.size(); ++i) {
+    Subject subject(setting, 3);
+    const std::unique_ptr<Layer> layer =
+        setting.kind.registry.make(setting.kind.layers[i], subject.memory);
+    if (setting.recorded) layer->activate_past_recording();
+    for (const std::int64_t tokens : {3, 1, 1, 1, 30, 1, 2, 9}) {
+      const KeyValue states = subject.states(subject.plan(tokens), 0);
+      layer->key_values()->append(states.keys, states.values, layer->seen());
+      layer->seal();
+      const std::int64_t allocations = subject.memory->allocations();
+      static thread_local std::int64_t calls = 0;
+      calls = 0;
+      const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
+          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+            ++calls;
+            return nullptr;
+          }));
+      layer->publish(tokens);
+      at::removeCallback(handle);
+      EXPECT_EQ(calls, 0);
+      EXPECT_EQ(subject.memory->allocations(), allocations);
+    }
+    EXPECT_EQ(layer->seen(), 48);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, UndoneSteps, ::testing::ValuesIn(settings()),
+                         [](const auto& setting) { return name_of(setting.param); });
+
+}  // namespace
+}  // namespace kvcache::testing
