@@ -38,7 +38,11 @@ BUILDS_ON = {
 
 # Single headers that a folder may include beyond the rule, and single files that may include a folder.
 EXTRA_HEADERS = {"generation": ("models/causal_lm.h",), "chat": ("models/causal_lm.h",)}
-EXTRA_FOLDERS = {"cache/serialization.h": ("io",), "cache/serialization.cpp": ("io",)}
+EXTRA_FOLDERS = {
+    "cache/serialization.h": ("io",),
+    "cache/serialization.cpp": ("io",),
+    "generation/generation_config_json.cpp": ("io",),
+}
 
 # The header that includes everything; it lies beside the folders.
 UMBRELLA = "kvcache.h"
