@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh
+command -v clang-format >/dev/null || { echo 'error: clang-format is missing' >&2; exit 1; }
 git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 -r clang-format --dry-run -Werror
 python3 scripts/check_includes.py --self-test
 python3 scripts/check_includes.py
