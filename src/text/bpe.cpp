@@ -96,9 +96,10 @@ Bpe::Bpe(Vocabulary vocabulary, const Merges& merges, BpeOptions options)
     check_value(right.starts_with(options_.continuing_subword_prefix), "model.merges[", rank,
                 "]: \"", right, "\" lacks the continuing_subword_prefix \"",
                 options_.continuing_subword_prefix, "\"");
+    const std::int64_t left_id = id_of(left, rank);
+    const std::int64_t right_id = id_of(right, rank);
     const auto merged = left + right.substr(options_.continuing_subword_prefix.size());
-    merges_[pair_key(id_of(left, rank), id_of(right, rank))] = {static_cast<std::uint32_t>(rank),
-                                                                id_of(merged, rank)};
+    merges_[pair_key(left_id, right_id)] = {static_cast<std::uint32_t>(rank), id_of(merged, rank)};
   }
 }
 

@@ -35,6 +35,7 @@ void TokenizerPipeline::add_tokens_of_file(const JsonNode& root) {
   if (!list) return;
   std::vector<AddedToken> tokens;
   const auto nodes = list->elements();
+  tokens.reserve(nodes.size());
   for (const auto& node : nodes) tokens.push_back(added_token_from_json(node));
   added_->add(tokens);
   for (std::size_t i = 0; i < nodes.size(); ++i) {

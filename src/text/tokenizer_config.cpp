@@ -32,6 +32,7 @@ std::vector<AddedToken> tokens_by_id(const JsonNode& decoder) {
                    added_token_from_json(JsonNode(value, c10::str(decoder.path(), ".", key))));
   }
   std::vector<AddedToken> ordered;
+  ordered.reserve(tokens.size());
   for (const auto& [id, token] : tokens) ordered.push_back(token);
   return ordered;
 }
