@@ -135,7 +135,7 @@ class GrowingStorage final : public Storage {
 
   // Slots of a new buffer: what was asked for if that will do, else twice the need.
   std::int64_t slots_for(std::int64_t needed) const {
-    return reserved_ >= needed ? reserved_ : std::max(2 * needed, kSmallest);
+    return std::max(reserved_ >= needed ? reserved_ : 2 * needed, kSmallest);
   }
 
   bool fits(std::int64_t tokens) const { return start_ + held_.length() + tokens <= slots(); }
