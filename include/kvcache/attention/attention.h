@@ -3,10 +3,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <cmath>
+#include <cstdint>
 #include <optional>
 
+#include "kvcache/attention/detail/folded.h"
 #include "kvcache/attention/mask.h"
+#include "kvcache/core/errors.h"
 #include "kvcache/core/view.h"
 
 namespace kvcache {
@@ -21,5 +26,71 @@ struct AttentionOptions {
 // do not fit.
 at::Tensor attention(const at::Tensor& query, const View& view, const AttentionMask& mask,
                      const AttentionOptions& options = {});
+
+namespace detail {
+
+// Up to so many rows (query heads of one KV head x tokens) two matrix products read keys and values
+// faster than scaled_dot_product_attention does (docs/decisions.md).
+inline constexpr std::int64_t kFewRows = 32;
+
+inline void check_attention(const at::Tensor& query, const View& view, const AttentionMask& mask) {
+  check_value(query.defined() && query.dim() == 4,
+              "the query must be [batch, heads, tokens, "
+              "key_dim], but is ",
+              query.defined() ? c10::str(query.sizes()) : "undefined");
+  check_value(!view.segments.empty() && query.size(0) == view.batch, "the query has batch ",
+              query.size(0), ", but the view has batch ", view.batch, " and ", view.segments.size(),
+              " segments");
+  for (const Segment& segment : view.segments) {
+    const at::Tensor& keys = segment.keys;
+    check_value(query.scalar_type() == keys.scalar_type() && query.size(3) == keys.size(3) &&
+                    query.size(1) % keys.size(1) == 0,
+                "a query ", query.dtype(), " ", query.sizes(), " cannot attend to keys ",
+                keys.dtype(), " ", keys.sizes(),
+                ": dtype and head size must be equal, heads a multiple of the key's");
+  }
+  const std::int64_t columns = view.visible.length;
+  if (mask.kind == AttentionMask::Kind::causal) {
+    check_value(columns == query.size(2), "a causal mask needs as many columns as queries, not ",
+                columns, " and ", query.size(2));
+  } else if (mask.kind == AttentionMask::Kind::dense) {
+    const at::Tensor& allowed = mask.allowed;
+    check_value(allowed.dim() == 4 && (allowed.size(0) == 1 || allowed.size(0) == view.batch) &&
+                    allowed.size(1) == 1 && allowed.size(2) == query.size(2) &&
+                    allowed.size(3) == columns,
+                "the mask must be [", view.batch, " or 1, 1, ", query.size(2), ", ", columns,
+                "], but is ", allowed.sizes());
+  }
+}
+
+inline at::Tensor fused_attention(const at::Tensor& query, const View& view,
+                                  const AttentionMask& mask, double scale) {
+  const KeyValue states = dense(view);
+  std::optional<at::Tensor> allowed;
+  if (mask.kind == AttentionMask::Kind::dense) allowed = mask.allowed;
+  return at::scaled_dot_product_attention(query, states.keys, states.values, allowed,
+                                          /*dropout_p=*/0.0,
+                                          mask.kind == AttentionMask::Kind::causal, scale,
+                                          query.size(1) != states.keys.size(1));
+}
+
+}  // namespace detail
+
+inline at::Tensor attention(const at::Tensor& query, const View& view, const AttentionMask& mask,
+                            const AttentionOptions& options) {
+  detail::check_attention(query, view, mask);
+  const Segment& first = view.segments.front();
+  const std::int64_t key_dim = query.size(3);
+  const detail::ScoreOptions score{
+      .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(key_dim)),
+      .softcap = options.softcap};
+  if (view.segments.size() > 1) return detail::segmented_attention(query, view, mask, score);
+  const std::int64_t rows = query.size(1) / first.keys.size(1) * query.size(2);
+  // LibTorch's fused kernels know no soft cap and only equal head sizes.
+  if (rows <= detail::kFewRows || options.softcap || first.values.size(3) != key_dim) {
+    return detail::folded_attention(query, first, mask, score);
+  }
+  return detail::fused_attention(query, view, mask, score.scale);
+}
 
 }  // namespace kvcache
