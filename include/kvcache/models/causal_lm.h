@@ -17,10 +17,11 @@
 namespace kvcache {
 
 struct ForwardInput {
-  at::Tensor input_ids;  // int64 [batch, tokens], on any device
+  at::Tensor input_ids;  // int64 or int32 [batch, tokens], on any device
   // Integer or bool [batch, tokens] or [batch, seen + tokens], 1 = real token; absent: all real.
   std::optional<at::Tensor> attention_mask = {};
-  // Only the last `logits_to_keep` positions' logits are computed; 0: all.
+  // Logits of the last `logits_to_keep` positions are computed (of all, if there are fewer); 0:
+  // all.
   std::int64_t logits_to_keep = 0;
 };
 
@@ -73,6 +74,8 @@ class CausalLM {
   virtual at::Tensor head(const at::Tensor& hidden) const = 0;
 
  private:
+  at::Tensor run(const ForwardInput& input, Cache& cache, bool commit) const;
+
   ModelConfig config_;
   at::ScalarType dtype_;
   at::Device device_;

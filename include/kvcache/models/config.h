@@ -1,0 +1,67 @@
+// What config.json says of a model, in one form for both of Transformers' styles of writing it.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcache/core/layer_spec.h"
+
+namespace kvcache {
+
+class ModelRegistry;
+
+// Rotary position embeddings, as `rope_parameters` (or rope_theta and rope_scaling) give them.
+struct RopeConfig {
+  std::string type = "default";  // default, linear, llama3
+  double theta = 10000;
+  double factor = 1;                                  // linear, llama3
+  double low_freq_factor = 1;                         // llama3
+  double high_freq_factor = 4;                        // llama3
+  std::int64_t original_max_position_embeddings = 0;  // tokens; llama3
+};
+
+struct ModelConfig {
+  std::string model_type = {};
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;      // 0 before reading: as many as attention heads
+  std::int64_t head_dim = 0;                 // 0 before reading: hidden_size / num_attention_heads
+  std::int64_t max_position_embeddings = 0;  // tokens
+  std::string hidden_act = "silu";
+  double rms_norm_eps = 1e-6;
+  bool attention_bias = false;
+  bool mlp_bias = false;
+  bool tie_word_embeddings = false;
+  RopeConfig rope = {};
+
+  std::vector<std::string> layer_types = {};              // one a layer, Transformers' names
+  std::optional<std::int64_t> sliding_window = {};        // tokens, of sliding layers
+  std::optional<std::int64_t> attention_chunk_size = {};  // tokens, of chunked layers
+
+  std::optional<std::int64_t> bos_token_id = {};
+  std::optional<std::int64_t> pad_token_id = {};
+  std::vector<std::int64_t> eos_token_ids = {};
+  std::optional<at::ScalarType> dtype = {};  // of the checkpoint, where it says so
+
+  // Reads config.json (from_folder: the one in a checkpoint's folder). What is absent gets the
+  // default of the family's config class in Transformers. Throws ValueError for an unknown
+  // model_type, rope type or activation, listing what is known, and for values of another type,
+  // out of range, or that contradict each other, naming the field.
+  static ModelConfig from_file(const std::filesystem::path& path);
+  static ModelConfig from_folder(const std::filesystem::path& folder);
+  static ModelConfig from_file(const std::filesystem::path& path, const ModelRegistry& families);
+
+  // The layers of a cache for this model, as Transformers' get_layer_types_and_kwargs finds them.
+  // Throws ValueError if a sliding or chunked layer has no window or chunk size.
+  std::vector<LayerSpec> layer_specs() const;
+};
+
+}  // namespace kvcache

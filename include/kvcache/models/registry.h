@@ -1,0 +1,50 @@
+// Model families by config.json's model_type: a value that is filled by explicit functions and
+// passed in, so that users can add families of their own.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kvcache/io/state_dict.h"
+#include "kvcache/models/causal_lm.h"
+#include "kvcache/models/config.h"
+#include "kvcache/models/config_reader.h"
+
+namespace kvcache {
+
+struct ModelFamily {
+  // Reads config.json; throws ValueError naming the field at fault.
+  std::function<ModelConfig(const ConfigReader&)> read_config;
+  // Makes the model; the options' dtype is set. Throws ValueError for weights that do not fit.
+  std::function<std::unique_ptr<CausalLM>(const ModelConfig&, const StateDict&, const LoadOptions&)>
+      build;
+};
+
+class ModelRegistry {
+ public:
+  // Adds a family, or replaces the one of that name.
+  ModelRegistry& add(std::string_view model_type, ModelFamily family);
+
+  // Throws ValueError, listing the known families, if `model_type` is not among them.
+  const ModelFamily& find(std::string_view model_type) const;
+
+ private:
+  std::map<std::string, ModelFamily, std::less<>> families_;
+};
+
+// llama, mistral, qwen2, qwen3.
+ModelRegistry model_families();
+
+// Loads a checkpoint in Transformers' format: config.json and model.safetensors, or its shards.
+// Without options.dtype the checkpoint's own: config.json's, else that of its embeddings. Weights
+// lie in the mapped files where dtype and device allow. Throws ValueError for a config or weights
+// that are damaged, unknown or do not fit, and for a dtype other than float32, bfloat16, float16.
+std::unique_ptr<CausalLM> load_model(const std::filesystem::path& folder,
+                                     const LoadOptions& options = {},
+                                     const ModelRegistry& families = model_families());
+
+}  // namespace kvcache

@@ -1,0 +1,101 @@
+#include "kvcache/models/causal_lm.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/cache/uncached.h"
+#include "kvcache/core/errors.h"
+
+namespace kvcache {
+namespace {
+
+// The ids as int64 [batch, tokens] on the CPU, every one of them in the vocabulary.
+at::Tensor checked_ids(const at::Tensor& ids, std::int64_t vocab_size) {
+  check_value(ids.defined() && ids.dim() == 2 &&
+                  (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
+              "input_ids must be an integer tensor [batch, tokens], but are ",
+              ids.defined() ? c10::str(ids.dtype(), " ", ids.sizes()) : "undefined");
+  check_value(ids.numel() > 0, "input_ids are empty, ", ids.sizes(),
+              "; a forward pass needs at least one token a row (the beginning-of-text token, if "
+              "there is no text)");
+  at::Tensor host = ids.to(at::kCPU, at::kLong).contiguous();
+  const auto* data = host.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < host.numel(); ++i) {
+    check_value(data[i] >= 0 && data[i] < vocab_size, "token id ", data[i], " in row ",
+                i / host.size(1), ", column ", i % host.size(1), " is outside the vocabulary of ",
+                vocab_size);
+  }
+  return host;
+}
+
+// The mask as bool on the CPU; its shape is the step's concern.
+std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
+  if (!mask) return std::nullopt;
+  check_value(mask->defined() && at::isIntegralType(mask->scalar_type(), /*includeBool=*/true),
+              "the attention mask must hold integers or booleans [batch, tokens], but is ",
+              mask->defined() ? c10::str(mask->dtype(), " ", mask->sizes()) : "undefined");
+  const at::Tensor host = mask->to(at::kCPU);
+  at::Tensor real = host.to(at::kBool);
+  check_value(host.to(at::kLong).equal(real.to(at::kLong)),
+              "the attention mask must hold 0 for padding and 1 for real tokens, nothing else");
+  return real;
+}
+
+}  // namespace
+
+ForwardContext::ForwardContext(Step& step, at::Device device)
+    : step_(step), device_(device), positions_(step.positions().to(device)), valid_(step.valid()) {}
+
+const AttentionMask& ForwardContext::mask(const Visible& visible) {
+  const auto found = std::find_if(masks_.begin(), masks_.end(),
+                                  [&](const auto& made) { return made.first == visible; });
+  if (found != masks_.end()) return found->second;
+  masks_.emplace_back(visible, make_mask({.visible = visible,
+                                          .seen = step_.seen(),
+                                          .tokens = step_.tokens(),
+                                          .device = device_,
+                                          .valid = valid_}));
+  return masks_.back().second;
+}
+
+at::Tensor ForwardContext::attend(std::int64_t layer, const at::Tensor& query,
+                                  const KeyValue& states, const AttentionOptions& options) {
+  const View view = step_.append(layer, states.keys, states.values);
+  return attention(query, view, mask(view.visible), options);
+}
+
+at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
+  if (past_key_values != nullptr) return run(input, *past_key_values, /*commit=*/true);
+  LayeredCache none = uncached(config_.layer_specs());
+  return run(input, none, /*commit=*/false);
+}
+
+at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) const {
+  const c10::InferenceMode inference;
+  check_value(input.logits_to_keep >= 0, "logits_to_keep is ", input.logits_to_keep,
+              "; it must be a number of positions, or 0 for all");
+  const at::Tensor ids = checked_ids(input.input_ids, config_.vocab_size);
+  const std::int64_t tokens = ids.size(1);
+  Step step = cache.begin_step({.tokens = tokens,
+                                .batch = ids.size(0),
+                                .ids = ids,
+                                .valid = checked_mask(input.attention_mask)});
+  ForwardContext context(step, device_);
+  const at::Tensor hidden = hidden_states(ids.to(device_), context);
+  const std::int64_t kept =
+      input.logits_to_keep == 0 ? tokens : std::min(input.logits_to_keep, tokens);
+  at::Tensor logits;
+  {
+    // Not in InferenceMode, so that the caller may write to the logits.
+    const c10::InferenceMode normal_tensors(false);
+    const c10::NoGradGuard no_grad;
+    logits = head(hidden.narrow(1, tokens - kept, kept));
+  }
+  if (commit) step.commit();
+  return logits;
+}
+
+}  // namespace kvcache
