@@ -16,11 +16,11 @@ constexpr std::int64_t kQwenWindow = 4096;
 constexpr std::int64_t kQwenMaxWindowLayers = 28;
 
 double positive(const ConfigReader& json, std::string_view name, std::optional<double> fallback) {
-  const std::optional<double> value = json.number(name);
-  check_value(value || fallback, json.field(name), " is missing");
-  check_value(value.value_or(*fallback) > 0, json.field(name), " is ", value.value_or(0),
-              "; it must be above 0");
-  return value.value_or(*fallback);
+  std::optional<double> value = json.number(name);
+  if (!value) value = fallback;
+  check_value(value.has_value(), json.field(name), " is missing");
+  check_value(*value > 0, json.field(name), " is ", *value, "; it must be above 0");
+  return *value;
 }
 
 void refuse_unsupported_rope(const ConfigReader& json) {
