@@ -66,7 +66,7 @@ TEST(ModelConfig, AbsentFieldsGetTheFamilysDefaults) {
   EXPECT_TRUE(qwen2.eos_token_ids.empty());
   EXPECT_FALSE(qwen2.bos_token_id.has_value());
 
-  EXPECT_EQ(with("qwen3", R"("hidden_size": 1024, "num_attention_heads": 16)").head_dim, 128);
+  EXPECT_EQ(with("qwen3", R"("hidden_size": 2048)").head_dim, 128);
 }
 
 TEST(ModelConfig, NullKeyValueHeadsMeansAsManyAsHeads) {
