@@ -1,0 +1,35 @@
+// What generate() returns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kvcache/cache/cache.h"
+
+namespace kvcache {
+
+struct Timings {
+  double prefill_s = 0;  // until the first new token of each row is there
+  double decode_s = 0;   // all later steps
+  std::int64_t prefill_tokens =
+      0;  // tokens that the prefill computed, all rows, without reused ones
+  std::int64_t decode_tokens = 0;  // tokens that later steps made, all rows
+};
+
+struct Output {
+  // int64 [rows, prompt + new tokens] on the input's device: the input ids as given, then what was
+  // made, filled with the pad token after a row's end.
+  at::Tensor sequences;
+  // float32 [rows, new tokens, vocab]: the model's scores at each step before any processor; with
+  // output_logits.
+  std::optional<at::Tensor> logits = {};
+  // The cache, if generate() made it; it holds all of the text but the last token of each row. Null
+  // without a cache, or where the caller passed one.
+  std::unique_ptr<Cache> cache = {};
+  Timings timings = {};
+};
+
+}  // namespace kvcache

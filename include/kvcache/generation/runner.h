@@ -1,0 +1,71 @@
+// generate(): drives a causal language model with a cache, token by token.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "kvcache/cache/cache.h"
+#include "kvcache/generation/generation_config.h"
+#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/output.h"
+#include "kvcache/generation/stopping.h"
+#include "kvcache/generation/streamer.h"
+#include "kvcache/models/causal_lm.h"
+
+namespace kvcache {
+
+struct Inputs {
+  // int64 or int32 [batch, tokens], at least one of each; undefined: one row that holds the
+  // config's bos token. Its device is that of the loop's own tensors and of the output; only what
+  // the model reads is moved to the model's device.
+  at::Tensor input_ids = {};
+
+  // Integer or bool [batch, tokens], 0 = padding; absent: every token counts, whatever its id. Rows
+  // are padded on the left. Of the full length [batch, cached + tokens], it declares a
+  // continuation.
+  std::optional<at::Tensor> attention_mask = {};
+
+  // With a cache that holds tokens: false: input_ids are the whole text; what it has in common with
+  // the cache's tokens is kept, the rest of the cache is taken back. true: input_ids follow after
+  // the cache's tokens.
+  bool continuation = false;
+
+  // For do_sample: on the inputs' device; its state moves on. make_generator(seed) makes one.
+  std::optional<at::Generator> generator = {};
+
+  LogitsProcessors logits_processors = {};  // after the config's, before temperature and the like
+  StoppingCriteria stopping_criteria = {};  // beside the config's
+  Streamer* streamer = nullptr;
+};
+
+// A model and what lives between calls of generate(). Not for several threads at once; runners over
+// one model are independent.
+class Runner {
+ public:
+  // Keeps a reference: the model must outlive the runner.
+  explicit Runner(const CausalLM& model) : model_(model) {}
+
+  // Without a cache, one of the config's kind is made and returned. A cache that is passed in ends
+  // up holding the text but its last token, ended rows' pads as padding.
+  //
+  // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
+  // all of it; tokens that the cache does not know look like padding to them.
+  //
+  // Throws ValueError for inputs or a config that cannot work, before anything changed;
+  // RuntimeError for a cache whose tokens are not known (unless a continuation is declared), and
+  // for scores that leave nothing to choose. Whatever throws, the cache stays whole: it holds the
+  // steps done so far.
+  Output generate(const Inputs& inputs, const GenerationConfig& config = {},
+                  Cache* past_key_values = nullptr);
+
+ private:
+  const CausalLM& model_;
+};
+
+// As Runner(model).generate(...).
+Output generate(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config = {},
+                Cache* past_key_values = nullptr);
+
+}  // namespace kvcache

@@ -1,0 +1,43 @@
+// When a row of text is complete: at an end token, or by a criterion of one's own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/isin.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kvcache/generation/logits_processors.h"
+
+namespace kvcache {
+
+class StoppingCriterion {
+ public:
+  StoppingCriterion() = default;
+  StoppingCriterion(const StoppingCriterion&) = delete;
+  StoppingCriterion& operator=(const StoppingCriterion&) = delete;
+  virtual ~StoppingCriterion() = default;
+
+  // bool [rows] on the texts' device: whether a row is complete with its newest token. Asked after
+  // every step, also for rows that have ended before; what it says of those does not matter.
+  virtual at::Tensor complete(const TokenRows& text) = 0;
+};
+
+using StoppingCriteria = std::vector<std::shared_ptr<StoppingCriterion>>;
+
+// Rows whose newest token is one of some.
+class EosToken final : public StoppingCriterion {
+ public:
+  // eos_token_id: int64 [n].
+  explicit EosToken(at::Tensor eos_token_id) : eos_token_id_(std::move(eos_token_id)) {}
+
+  at::Tensor complete(const TokenRows& text) override {
+    return at::isin(text.ids.select(1, -1), eos_token_id_);
+  }
+
+ private:
+  at::Tensor eos_token_id_;
+};
+
+}  // namespace kvcache

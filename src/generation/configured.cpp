@@ -1,0 +1,91 @@
+#include "generation/configured.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "kvcache/core/errors.h"
+
+namespace kvcache::detail {
+namespace {
+
+constexpr std::int64_t kDefaultNewTokens = 20;
+constexpr std::int64_t kDefaultTopK = 50;
+
+bool has_eos(const GenerationConfig& config) {
+  return config.eos_token_id && !config.eos_token_id->empty();
+}
+
+at::Tensor eos_tensor(const GenerationConfig& config, const TokenRows& text) {
+  return at::tensor(*config.eos_token_id, text.ids.options());
+}
+
+void add_warpers(LogitsProcessors& processors, const GenerationConfig& config) {
+  if (const double temperature = config.temperature.value_or(1); temperature != 1) {
+    processors.push_back(std::make_shared<Temperature>(temperature));
+  }
+  if (const std::int64_t top_k = config.top_k.value_or(kDefaultTopK); top_k != 0) {
+    processors.push_back(std::make_shared<TopK>(top_k));
+  }
+  if (const double top_p = config.top_p.value_or(1); top_p < 1) {
+    processors.push_back(std::make_shared<TopP>(top_p));
+  }
+  if (config.min_p) processors.push_back(std::make_shared<MinP>(*config.min_p));
+}
+
+}  // namespace
+
+std::int64_t max_length(const GenerationConfig& config, std::int64_t length,
+                        std::int64_t max_positions) {
+  if (config.max_new_tokens) return length + *config.max_new_tokens;
+  const std::int64_t by_default = max_positions > 0
+                                      ? std::min(length + kDefaultNewTokens, max_positions)
+                                      : length + kDefaultNewTokens;
+  const std::int64_t longest = config.max_length.value_or(by_default);
+  check_value(longest > length, "the text is ", length,
+              " tokens long before the first new one, which leaves no room within ",
+              config.max_length ? "max_length = " : "the model's length of ", longest,
+              "; set max_new_tokens, or a larger max_length");
+  return longest;
+}
+
+LogitsProcessors logits_processors(const GenerationConfig& config, const Inputs& inputs,
+                                   const TokenRows& text) {
+  LogitsProcessors processors;
+  if (const double penalty = config.repetition_penalty.value_or(1); penalty != 1) {
+    processors.push_back(std::make_shared<RepetitionPenalty>(penalty));
+  }
+  const std::int64_t min_length = config.min_new_tokens ? text.length() + *config.min_new_tokens
+                                                        : config.min_length.value_or(0);
+  if (has_eos(config) && min_length > text.length()) {
+    processors.push_back(std::make_shared<MinLength>(min_length, eos_tensor(config, text)));
+  }
+  processors.insert(processors.end(), inputs.logits_processors.begin(),
+                    inputs.logits_processors.end());
+  if (config.do_sample.value_or(false)) add_warpers(processors, config);
+  return processors;
+}
+
+StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs& inputs,
+                                   const TokenRows& text) {
+  StoppingCriteria criteria = inputs.stopping_criteria;
+  if (has_eos(config)) {
+    criteria.push_back(std::make_shared<EosToken>(eos_tensor(config, text)));
+  }
+  return criteria;
+}
+
+std::optional<std::int64_t> pad_token_id(const GenerationConfig& config, const Inputs& inputs,
+                                         std::int64_t rows, std::int64_t vocab_size) {
+  if (rows == 1 || (!has_eos(config) && inputs.stopping_criteria.empty())) return std::nullopt;
+  std::optional<std::int64_t> pad = config.pad_token_id;
+  if (!pad && has_eos(config)) pad = config.eos_token_id->front();
+  check_value(pad.has_value(), "a stopping criterion can end some of the ", rows,
+              " rows before others, so pad_token_id must say what fills them");
+  check_value(*pad < vocab_size, "pad_token_id ", *pad, " is no token of a vocabulary of ",
+              vocab_size);
+  return pad;
+}
+
+}  // namespace kvcache::detail

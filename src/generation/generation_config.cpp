@@ -1,0 +1,107 @@
+#include "kvcache/generation/generation_config.h"
+
+#include <cmath>
+
+#include "kvcache/core/errors.h"
+
+namespace kvcache {
+namespace {
+
+void check_at_least(const char* name, const std::optional<std::int64_t>& value,
+                    std::int64_t smallest) {
+  check_value(!value || *value >= smallest, name, " must be at least ", smallest, ", but is ",
+              value.value_or(0));
+}
+
+void check_fraction(const char* name, const std::optional<double>& value) {
+  check_value(!value || (*value >= 0 && *value <= 1), name, " must be in [0, 1], but is ",
+              value.value_or(0));
+}
+
+void check_lengths(const GenerationConfig& config) {
+  check_at_least("max_length", config.max_length, 1);
+  check_at_least("max_new_tokens", config.max_new_tokens, 1);
+  check_at_least("min_length", config.min_length, 0);
+  check_at_least("min_new_tokens", config.min_new_tokens, 0);
+}
+
+void check_choice(const GenerationConfig& config) {
+  const bool sample = config.do_sample.value_or(false);
+  check_at_least("num_beams", config.num_beams, 1);
+  check_value(config.num_beams.value_or(1) == 1, "num_beams = ", config.num_beams.value_or(1),
+              " is not supported yet: beam search comes later; leave it at 1");
+  const double temperature = config.temperature.value_or(1);
+  check_value(std::isfinite(temperature) && temperature >= 0 && (temperature > 0 || !sample),
+              "temperature must be above 0 when sampling, but is ", temperature,
+              "; for the best token at each step set do_sample to false");
+  check_at_least("top_k", config.top_k, 0);
+  check_fraction("top_p", config.top_p);
+  check_fraction("min_p", config.min_p);
+  const double penalty = config.repetition_penalty.value_or(1);
+  check_value(std::isfinite(penalty) && penalty > 0,
+              "repetition_penalty must be above 0 (1: off), but is ", penalty);
+  check_at_least("num_return_sequences", config.num_return_sequences, 1);
+  check_value(sample || config.num_return_sequences.value_or(1) == 1,
+              "num_return_sequences = ", config.num_return_sequences.value_or(1),
+              " needs do_sample: greedy decoding would make the same text each time");
+}
+
+void check_cache(const GenerationConfig& config) {
+  const std::string kind = config.cache_implementation.value_or("dynamic");
+  for (const char* later : {"static", "offloaded", "offloaded_static", "quantized"}) {
+    check_value(kind != later, "cache_implementation \"", kind,
+                "\" is not supported yet; leave it out or set it to \"dynamic\"");
+  }
+  check_value(kind == "dynamic", "there is no cache_implementation \"", kind,
+              "\"; it can be \"dynamic\" and, later, \"static\", \"offloaded\", "
+              "\"offloaded_static\" or \"quantized\"");
+  check_value(config.cache_config.value_or("{}") == "{}",
+              "cache_config = ", config.cache_config.value_or(""),
+              " has no use: the dynamic cache has no settings; leave it out");
+}
+
+void check_special_tokens(const GenerationConfig& config) {
+  check_at_least("pad_token_id", config.pad_token_id, 0);
+  check_at_least("bos_token_id", config.bos_token_id, 0);
+  for (const std::int64_t id : config.eos_token_id.value_or(std::vector<std::int64_t>{})) {
+    check_at_least("eos_token_id", id, 0);
+  }
+}
+
+}  // namespace
+
+GenerationConfig GenerationConfig::over(const GenerationConfig& base) const {
+  GenerationConfig merged = base;
+  const auto take = [&](auto GenerationConfig::*field) {
+    if (this->*field) merged.*field = this->*field;
+  };
+  take(&GenerationConfig::max_length);
+  take(&GenerationConfig::max_new_tokens);
+  take(&GenerationConfig::min_length);
+  take(&GenerationConfig::min_new_tokens);
+  take(&GenerationConfig::do_sample);
+  take(&GenerationConfig::num_beams);
+  take(&GenerationConfig::temperature);
+  take(&GenerationConfig::top_k);
+  take(&GenerationConfig::top_p);
+  take(&GenerationConfig::min_p);
+  take(&GenerationConfig::repetition_penalty);
+  take(&GenerationConfig::num_return_sequences);
+  take(&GenerationConfig::use_cache);
+  take(&GenerationConfig::cache_implementation);
+  take(&GenerationConfig::cache_config);
+  take(&GenerationConfig::eos_token_id);
+  take(&GenerationConfig::pad_token_id);
+  take(&GenerationConfig::bos_token_id);
+  take(&GenerationConfig::output_logits);
+  return merged;
+}
+
+void GenerationConfig::validate() const {
+  check_lengths(*this);
+  check_choice(*this);
+  check_cache(*this);
+  check_special_tokens(*this);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,43 @@
+// What generate() starts from: the inputs checked, with one row for each sequence to make.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "kvcache/cache/cache.h"
+#include "kvcache/generation/runner.h"
+
+namespace kvcache::detail {
+
+struct Prompt {
+  at::Tensor ids;  // int64 [rows, tokens], contiguous, on the inputs' device
+  // bool [rows, tokens], or [rows, cached + tokens] as the caller gave it; absent: no padding.
+  std::optional<at::Tensor> valid = {};
+  bool continuation = false;  // ids follow after the tokens of a cache that holds some
+
+  std::int64_t rows() const { return ids.size(0); }
+  std::int64_t tokens() const { return ids.size(1); }
+
+  // The mask's last `tokens` columns.
+  std::optional<at::Tensor> last_valid(std::int64_t tokens) const {
+    if (!valid) return std::nullopt;
+    return valid->narrow(1, valid->size(1) - tokens, tokens);
+  }
+};
+
+// Checks everything about the inputs, also against the cache (null: none), and changes nothing.
+// Throws ValueError; RuntimeError for a continuation that could not be exact.
+Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const CausalLM& model,
+                   const Cache* cache);
+
+// The whole text: what the cache holds (unknown tokens as padding) and the prompt.
+TokenRows whole_text(const Prompt& prompt, const Cache* cache);
+
+// Makes the cache hold nothing but a prefix of the prompt and returns the prefix's length, always
+// less than the prompt's. Crops where that is exact, else resets. A continuation keeps all: 0.
+// Throws RuntimeError if the cache's tokens are not known.
+std::int64_t keep_common_prefix(const Prompt& prompt, Cache& cache);
+
+}  // namespace kvcache::detail

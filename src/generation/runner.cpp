@@ -1,0 +1,35 @@
+#include "kvcache/generation/runner.h"
+
+#include <memory>
+#include <utility>
+
+#include "generation/prompt.h"
+#include "generation/token_loop.h"
+#include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/core/errors.h"
+
+namespace kvcache {
+
+Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
+                        Cache* past_key_values) {
+  config.validate();
+  const bool use_cache = config.use_cache.value_or(true);
+  check_value(use_cache || past_key_values == nullptr,
+              "past_key_values was passed, but use_cache is false; drop one of them");
+  std::unique_ptr<Cache> made;
+  if (use_cache && past_key_values == nullptr) {
+    made = std::make_unique<DynamicCache>(model_.config());
+    past_key_values = made.get();
+  }
+  const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
+  Output output = detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
+  output.cache = std::move(made);
+  return output;
+}
+
+Output generate(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
+                Cache* past_key_values) {
+  return Runner(model).generate(inputs, config, past_key_values);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,123 @@
+#include "generation/token_loop.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <c10/core/InferenceMode.h>
+
+#include <chrono>
+
+#include "generation/configured.h"
+#include "kvcache/core/errors.h"
+#include "kvcache/generation/sampler.h"
+
+namespace kvcache::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_generator(const Inputs& inputs, const at::Tensor& ids) {
+  check_value(inputs.generator && inputs.generator->defined(),
+              "do_sample needs a generator to draw from, such as make_generator(seed)");
+  check_value(inputs.generator->device() == ids.device(), "the generator is on ",
+              inputs.generator->device(), ", but the inputs are on ", ids.device(),
+              "; put both on one device");
+}
+
+}  // namespace
+
+TokenLoop::TokenLoop(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
+                     const Prompt& prompt, Cache* cache)
+    : model_(model),
+      inputs_(inputs),
+      config_(config),
+      prompt_(prompt),
+      cache_(cache),
+      text_(whole_text(prompt, cache)),
+      first_column_(text_.length() - prompt.tokens()) {
+  const TokenRows text = text_.text();
+  max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
+  pad_token_id_ = pad_token_id(config, inputs, prompt.rows(), model.config().vocab_size);
+  processors_ = logits_processors(config, inputs, text);
+  criteria_ = stopping_criteria(config, inputs, text);
+  running_ = at::ones({prompt.rows()}, text.ids.options().dtype(at::kBool));
+  if (config.do_sample.value_or(false)) check_generator(inputs, text.ids);
+}
+
+Output TokenLoop::run() {
+  Output output;
+  {
+    const c10::InferenceMode no_gradients;
+    auto start = Clock::now();
+    bool more = take(choose(prefill()));
+    timings_.prefill_s = seconds_since(start);
+    start = Clock::now();
+    while (more) {
+      more = take(choose(next_logits()));
+      timings_.decode_tokens += prompt_.rows();
+    }
+    timings_.decode_s = seconds_since(start);
+  }
+  if (inputs_.streamer != nullptr) inputs_.streamer->end();
+  output.sequences =
+      text_.text().ids.narrow(1, first_column_, text_.length() - first_column_).clone();
+  if (!logits_.empty()) output.logits = at::stack(logits_, 1);
+  output.timings = timings_;
+  return output;
+}
+
+at::Tensor TokenLoop::prefill() {
+  const std::int64_t kept = cache_ == nullptr ? 0 : keep_common_prefix(prompt_, *cache_);
+  const std::int64_t tokens = prompt_.tokens() - kept;
+  timings_.prefill_tokens = prompt_.rows() * tokens;
+  return forward(prompt_.ids.narrow(1, kept, tokens),
+                 kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid);
+}
+
+at::Tensor TokenLoop::next_logits() {
+  const TokenRows text = text_.text();
+  if (cache_ == nullptr) return forward(text.ids, text.valid);
+  std::optional<at::Tensor> valid = newest_real_;
+  if (valid) valid = valid->unsqueeze(1);
+  return forward(text.ids.narrow(1, text.length() - 1, 1), valid);
+}
+
+at::Tensor TokenLoop::forward(const at::Tensor& ids, const std::optional<at::Tensor>& valid) {
+  const at::Tensor logits =
+      model_.forward({.input_ids = ids, .attention_mask = valid, .logits_to_keep = 1}, cache_);
+  at::Tensor last = logits.select(1, -1).to(ids.device(), at::kFloat);
+  if (config_.output_logits.value_or(false)) logits_.push_back(last);
+  return last;
+}
+
+at::Tensor TokenLoop::choose(const at::Tensor& logits) {
+  const TokenRows text = text_.text();
+  at::Tensor scores = logits;
+  for (const auto& processor : processors_) scores = processor->process(text, scores);
+  check_value(scores.sizes() == logits.sizes(), "a logits processor made scores of shape ",
+              scores.sizes(), " out of ", logits.sizes(), "; it must keep the shape");
+  return config_.do_sample.value_or(false) ? choose_at_random(scores, *inputs_.generator)
+                                           : choose_best(scores);
+}
+
+bool TokenLoop::take(const at::Tensor& chosen) {
+  newest_real_.reset();
+  at::Tensor tokens = chosen;
+  if (pad_token_id_ && !running_.all().item<bool>()) {
+    newest_real_ = running_;
+    tokens = at::where(running_, chosen, *pad_token_id_);
+  }
+  text_.append(tokens, newest_real_);
+  if (inputs_.streamer != nullptr) inputs_.streamer->put(tokens.to(at::kCPU));
+  const TokenRows text = text_.text();
+  for (const auto& criterion : criteria_) {
+    running_ = running_.logical_and(criterion->complete(text).logical_not());
+  }
+  return text.length() < max_length_ && running_.any().item<bool>();
+}
+
+}  // namespace kvcache::detail

@@ -1,0 +1,52 @@
+// Greedy decoding and sampling: one forward pass, one new token a row, until every row has ended.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "generation/prompt.h"
+#include "generation/text_buffer.h"
+#include "kvcache/generation/runner.h"
+
+namespace kvcache::detail {
+
+class TokenLoop {
+ public:
+  // `cache` null: every step runs the whole text. Throws ValueError for lengths, a generator or a
+  // pad token that cannot work; nothing has changed then.
+  TokenLoop(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
+            const Prompt& prompt, Cache* cache);
+
+  // Once. Output without the cache.
+  Output run();
+
+ private:
+  at::Tensor prefill();
+  at::Tensor next_logits();
+  // Runs the model; the last position's scores, float32 [rows, vocab], on the text's device.
+  at::Tensor forward(const at::Tensor& ids, const std::optional<at::Tensor>& valid);
+  at::Tensor choose(const at::Tensor& logits);
+  // Takes the new tokens in; false once every row has ended.
+  bool take(const at::Tensor& tokens);
+
+  const CausalLM& model_;
+  const Inputs& inputs_;
+  const GenerationConfig& config_;
+  const Prompt& prompt_;
+  Cache* cache_;
+
+  TextBuffer text_;
+  std::int64_t first_column_;  // of the output's sequences in the text
+  std::int64_t max_length_;
+  std::optional<std::int64_t> pad_token_id_;
+  LogitsProcessors processors_;
+  StoppingCriteria criteria_;
+  at::Tensor running_;  // bool [rows]: rows that have not ended
+  // bool [rows] or absent, as running_ when the newest token was chosen: whether it is a real one.
+  std::optional<at::Tensor> newest_real_;
+  std::vector<at::Tensor> logits_;
+  Timings timings_;
+};
+
+}  // namespace kvcache::detail

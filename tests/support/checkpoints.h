@@ -1,0 +1,21 @@
+// The tiny checkpoints of tests/parity, loaded once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kvcache/models/causal_lm.h"
+#include "kvcache/models/registry.h"
+
+namespace kvcache::testing {
+
+// tests/parity/checkpoints/<name>, in its own dtype.
+inline const CausalLM& checkpoint(const std::string& name) {
+  static std::map<std::string, std::unique_ptr<CausalLM>> loaded;
+  std::unique_ptr<CausalLM>& model = loaded[name];
+  if (!model) model = load_model(KVCACHE_TEST_DATA_DIR "/parity/checkpoints/" + name);
+  return *model;
+}
+
+}  // namespace kvcache::testing

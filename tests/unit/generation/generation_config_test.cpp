@@ -1,0 +1,235 @@
+#include "kvcache/generation/generation_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kvcache/core/errors.h"
+
+namespace kvcache {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename Action>
+std::string refusal(const Action& action) {
+  try {
+    action();
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+std::string json_refusal(const char* text) {
+  return refusal([&] { GenerationConfig::from_json(text, "config"); });
+}
+
+std::string invalid(const GenerationConfig& config) {
+  return refusal([&] { config.validate(); });
+}
+
+constexpr const char* kAllSupported = R"({
+  "max_length": 30, "max_new_tokens": 5, "min_length": 3, "min_new_tokens": 2, "do_sample": true,
+  "num_beams": 1, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25,
+  "repetition_penalty": 1.25, "num_return_sequences": 2, "use_cache": false,
+  "cache_implementation": "dynamic", "cache_config": {}, "eos_token_id": [3, 4],
+  "pad_token_id": 0, "bos_token_id": 1, "output_logits": true})";
+
+void expect_all_supported(const GenerationConfig& config) {
+  EXPECT_EQ(config.max_length, 30);
+  EXPECT_EQ(config.max_new_tokens, 5);
+  EXPECT_EQ(config.min_length, 3);
+  EXPECT_EQ(config.min_new_tokens, 2);
+  EXPECT_EQ(config.do_sample, true);
+  EXPECT_EQ(config.num_beams, 1);
+  EXPECT_EQ(config.temperature, 0.5);
+  EXPECT_EQ(config.top_k, 7);
+  EXPECT_EQ(config.top_p, 0.75);
+  EXPECT_EQ(config.min_p, 0.25);
+  EXPECT_EQ(config.repetition_penalty, 1.25);
+  EXPECT_EQ(config.num_return_sequences, 2);
+  EXPECT_EQ(config.use_cache, false);
+  EXPECT_EQ(config.cache_implementation, "dynamic");
+  EXPECT_EQ(config.cache_config, "{}");
+  EXPECT_THAT(config.eos_token_id.value(), ElementsAre(3, 4));
+  EXPECT_EQ(config.pad_token_id, 0);
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.output_logits, true);
+}
+
+TEST(GenerationConfig, ReadsEverySupportedField) {
+  const GenerationConfig config = GenerationConfig::from_json(kAllSupported);
+  expect_all_supported(config);
+  config.validate();
+}
+
+TEST(GenerationConfig, MergesEverySupportedField) {
+  const GenerationConfig config = GenerationConfig::from_json(kAllSupported);
+  expect_all_supported(config.over({}));
+  expect_all_supported(GenerationConfig{}.over(config));
+}
+
+TEST(GenerationConfig, TheCallersFieldsGoBeforeTheCheckpoints) {
+  const GenerationConfig checkpoint{.do_sample = true, .top_k = 3, .eos_token_id = {{1, 2}}};
+  const GenerationConfig merged =
+      GenerationConfig{.do_sample = false, .eos_token_id = {{9}}}.over(checkpoint);
+  EXPECT_EQ(merged.do_sample, false);
+  EXPECT_EQ(merged.top_k, 3);
+  EXPECT_THAT(merged.eos_token_id.value(), ElementsAre(9));
+}
+
+TEST(GenerationConfig, NullLeavesAFieldUnset) {
+  const GenerationConfig config =
+      GenerationConfig::from_json(R"({"top_k": null, "eos_token_id": null, "stop_strings": null})");
+  EXPECT_FALSE(config.top_k);
+  EXPECT_FALSE(config.eos_token_id);
+}
+
+TEST(GenerationConfig, OneEosTokenIsAListOfOne) {
+  EXPECT_THAT(GenerationConfig::from_json(R"({"eos_token_id": 2})").eos_token_id.value(),
+              ElementsAre(2));
+}
+
+TEST(GenerationConfig, NegativeIdsAreNone) {
+  const GenerationConfig config = GenerationConfig::from_json(
+      R"({"eos_token_id": -1, "pad_token_id": -1, "bos_token_id": -1})");
+  EXPECT_THAT(config.eos_token_id.value(), ElementsAre());
+  EXPECT_FALSE(config.pad_token_id);
+  EXPECT_FALSE(config.bos_token_id);
+  EXPECT_THAT(config.over({.eos_token_id = {{2}}}).eos_token_id.value(), ElementsAre());
+  config.validate();
+}
+
+TEST(GenerationConfig, IgnoresMetadataAndAcceptsDefaults) {
+  GenerationConfig::from_json(R"({
+    "_from_model_config": true, "transformers_version": "4.9", "_commit_hash": "x",
+    "early_stopping": false, "max_time": null, "stop_strings": null, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0, "length_penalty": 1, "no_repeat_ngram_size": 0,
+    "renormalize_logits": false, "num_assistant_tokens": 20, "assistant_lookbehind": 10,
+    "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.4,
+    "output_scores": false, "return_dict_in_generate": true, "disable_compile": true,
+    "diversity_penalty": 0.0, "num_beam_groups": 1, "low_memory": null})");
+}
+
+TEST(GenerationConfig, RefusesUnsupportedFieldsThatAskForSomething) {
+  EXPECT_THAT(json_refusal(R"({"no_repeat_ngram_size": 2})"),
+              HasSubstr("config: no_repeat_ngram_size = 2 is not supported yet"));
+  EXPECT_THAT(json_refusal(R"({"stop_strings": ["x"]})"), HasSubstr("stop_strings"));
+  EXPECT_THAT(json_refusal(R"({"length_penalty": 2.0})"), HasSubstr("length_penalty"));
+  EXPECT_THAT(json_refusal(R"({"early_stopping": true})"), HasSubstr("early_stopping"));
+  EXPECT_THAT(json_refusal(R"({"prompt_lookup_num_tokens": 3})"), HasSubstr("prompt_lookup"));
+  EXPECT_THAT(json_refusal(R"({"max_cache_len": 64})"), HasSubstr("max_cache_len"));
+}
+
+TEST(GenerationConfig, RefusesFieldsThatNobodyKnows) {
+  EXPECT_THAT(json_refusal(R"({"max_new_token": 3})"), HasSubstr("no field \"max_new_token\""));
+  EXPECT_THAT(json_refusal(R"({"streamer": null})"), HasSubstr("no field \"streamer\""));
+}
+
+TEST(GenerationConfig, RefusesWrongTypes) {
+  EXPECT_THAT(json_refusal(R"({"max_new_tokens": "many"})"),
+              HasSubstr("max_new_tokens must be an integer, but is \"many\""));
+  EXPECT_THAT(json_refusal(R"({"max_new_tokens": 2.5})"), HasSubstr("an integer"));
+  EXPECT_THAT(json_refusal(R"({"max_new_tokens": true})"), HasSubstr("an integer"));
+  EXPECT_THAT(json_refusal(R"({"max_new_tokens": 18446744073709551615})"), HasSubstr("an integer"));
+  EXPECT_THAT(json_refusal(R"({"do_sample": 1})"), HasSubstr("true or false"));
+  EXPECT_THAT(json_refusal(R"({"temperature": "hot"})"), HasSubstr("a number"));
+  EXPECT_THAT(json_refusal(R"({"cache_implementation": 1})"), HasSubstr("a string"));
+  EXPECT_THAT(json_refusal(R"({"cache_config": "x"})"), HasSubstr("an object"));
+  EXPECT_THAT(json_refusal(R"({"eos_token_id": "x"})"), HasSubstr("a list of integers"));
+  EXPECT_THAT(json_refusal(R"({"eos_token_id": ["x"]})"), HasSubstr("an integer"));
+  EXPECT_THAT(json_refusal(R"({"disable_compile": 1})"), HasSubstr("true or false"));
+}
+
+TEST(GenerationConfig, RefusesTextThatIsNoObject) {
+  EXPECT_THAT(json_refusal("{"), HasSubstr("config"));
+  EXPECT_THAT(json_refusal("[1]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(json_refusal(R"({"temperature": 1e999})"), HasSubstr("config"));
+  EXPECT_THAT(json_refusal(R"({"top_k": 1, "top_k": 2})"), HasSubstr("top_k"));
+}
+
+TEST(GenerationConfig, F44SamplingFieldsOutOfRangeAreErrors) {
+  const auto sampling = [](GenerationConfig config) {
+    config.do_sample = true;
+    return invalid(config);
+  };
+  EXPECT_THAT(sampling({.top_k = -1}), HasSubstr("top_k must be at least 0, but is -1"));
+  EXPECT_THAT(sampling({.top_p = 1.1}), HasSubstr("top_p must be in [0, 1], but is 1.1"));
+  EXPECT_THAT(sampling({.top_p = -0.1}), HasSubstr("top_p"));
+  EXPECT_THAT(sampling({.min_p = 1.1}), HasSubstr("min_p must be in [0, 1], but is 1.1"));
+  EXPECT_THAT(sampling({.min_p = -0.1}), HasSubstr("min_p"));
+  EXPECT_THAT(sampling({.temperature = 0.0}), HasSubstr("temperature must be above 0"));
+  EXPECT_THAT(sampling({.temperature = -1.0}), HasSubstr("temperature"));
+  EXPECT_THAT(invalid({.num_return_sequences = 2}), HasSubstr("needs do_sample"));
+  EXPECT_THAT(invalid({.num_beams = 2, .num_return_sequences = 3}), HasSubstr("num_beams"));
+  EXPECT_THAT(sampling({.num_return_sequences = 0}), HasSubstr("num_return_sequences"));
+}
+
+TEST(GenerationConfig, GreedyDecodingTakesTemperatureZero) {
+  GenerationConfig{.temperature = 0.0}.validate();
+}
+
+TEST(GenerationConfig, NumbersThatAreNoneAreErrors) {
+  EXPECT_THAT(invalid({.temperature = NAN}), HasSubstr("temperature"));
+  EXPECT_THAT(invalid({.temperature = INFINITY}), HasSubstr("temperature"));
+  EXPECT_THAT(invalid({.top_p = NAN}), HasSubstr("top_p"));
+  EXPECT_THAT(invalid({.min_p = NAN}), HasSubstr("min_p"));
+  EXPECT_THAT(invalid({.repetition_penalty = NAN}), HasSubstr("repetition_penalty"));
+  EXPECT_THAT(invalid({.repetition_penalty = 0.0}), HasSubstr("repetition_penalty"));
+}
+
+TEST(GenerationConfig, LengthsAndTokensOutOfRangeAreErrors) {
+  EXPECT_THAT(invalid({.max_new_tokens = 0}), HasSubstr("max_new_tokens must be at least 1"));
+  EXPECT_THAT(invalid({.max_length = 0}), HasSubstr("max_length"));
+  EXPECT_THAT(invalid({.min_new_tokens = -1}), HasSubstr("min_new_tokens"));
+  EXPECT_THAT(invalid({.min_length = -1}), HasSubstr("min_length"));
+  EXPECT_THAT(invalid({.eos_token_id = {{1, -1}}}), HasSubstr("eos_token_id"));
+  EXPECT_THAT(invalid({.pad_token_id = -1}), HasSubstr("pad_token_id"));
+  EXPECT_THAT(invalid({.bos_token_id = -1}), HasSubstr("bos_token_id"));
+}
+
+TEST(GenerationConfig, CacheKindsThatAreNotThereYetSaySo) {
+  EXPECT_THAT(invalid({.cache_implementation = "static"}), HasSubstr("not supported yet"));
+  EXPECT_THAT(invalid({.cache_implementation = "quantized"}), HasSubstr("\"dynamic\""));
+  EXPECT_THAT(invalid({.cache_implementation = "magic"}),
+              HasSubstr("it can be \"dynamic\" and, later, \"static\""));
+  EXPECT_THAT(invalid({.cache_config = R"({"nbits":4})"}), HasSubstr("cache_config"));
+  EXPECT_THAT(invalid({.num_beams = 4}), HasSubstr("beam search comes later"));
+}
+
+class Folder : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void write(const char* name, const char* text) { std::ofstream(folder_ / name) << text; }
+
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "generation_config";
+};
+
+TEST_F(Folder, TheCheckpointsOwnFileIsRead) {
+  write("generation_config.json", R"({"eos_token_id": 2, "transformers_version": "5.24.0"})");
+  write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_THAT(GenerationConfig::from_pretrained(folder_).eos_token_id.value(), ElementsAre(2));
+}
+
+TEST_F(Folder, WithoutItTheModelsSpecialTokensCount) {
+  write("config.json", R"({"eos_token_id": [7], "pad_token_id": null, "hidden_size": 32})");
+  const GenerationConfig config = GenerationConfig::from_pretrained(folder_);
+  EXPECT_THAT(config.eos_token_id.value(), ElementsAre(7));
+  EXPECT_FALSE(config.pad_token_id);
+}
+
+TEST_F(Folder, AFaultyFileIsNamed) {
+  write("generation_config.json", R"({"top_q": 1})");
+  EXPECT_THAT(refusal([&] { GenerationConfig::from_pretrained(folder_); }),
+              HasSubstr("generation_config.json: GenerationConfig has no field \"top_q\""));
+}
+
+}  // namespace
+}  // namespace kvcache

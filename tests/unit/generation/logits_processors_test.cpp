@@ -1,0 +1,145 @@
+// The processors alone, against what the oracle's make of the same scores.
+#include "kvcache/generation/logits_processors.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+json golden(const std::string& processor) {
+  const std::string path =
+      std::string(KVCACHE_TEST_DATA_DIR "/parity/goldens/processors/") + processor + ".json";
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  return json::parse(file);
+}
+
+at::Tensor ids_of(const json& rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<std::int64_t> values;
+  for (const json& row : rows) {
+    for (const json& id : row) values.push_back(id.get<std::int64_t>());
+  }
+  return at::tensor(values, at::kLong).reshape({count, -1});
+}
+
+at::Tensor scores_of(const json& rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<double> values;
+  for (const json& row : rows) {
+    for (const json& score : row) {
+      values.push_back(score.is_string() ? -INFINITY : score.get<double>());
+    }
+  }
+  return at::tensor(values, at::kDouble).to(at::kFloat).reshape({count, -1});
+}
+
+at::Tensor eos_of(const json& arguments) {
+  const json& eos = arguments.at("eos_token_id");
+  return ids_of(json::array({eos.is_array() ? eos : json::array({eos})})).flatten();
+}
+
+std::shared_ptr<LogitsProcessor> make(const std::string& name, const json& arguments) {
+  if (name == "repetition_penalty") {
+    return std::make_shared<RepetitionPenalty>(arguments.at(name).get<double>());
+  }
+  if (name == "temperature") return std::make_shared<Temperature>(arguments.at(name).get<double>());
+  if (name == "top_k") return std::make_shared<TopK>(arguments.at(name).get<std::int64_t>());
+  if (name == "top_p") return std::make_shared<TopP>(arguments.at(name).get<double>());
+  if (name == "min_p") return std::make_shared<MinP>(arguments.at(name).get<double>());
+  const std::int64_t prompt = arguments.value("prompt_length", std::int64_t{0});
+  return std::make_shared<MinLength>(prompt + arguments.at(name).get<std::int64_t>(),
+                                     eos_of(arguments));
+}
+
+at::Tensor input_scores(const json& item) {
+  if (item.contains("scores")) return scores_of(item.at("scores"));
+  const std::string dtype = item.value("dtype", "float32");
+  return at::zeros({1, item.at("equal_scores").get<std::int64_t>()},
+                   dtype == "bfloat16"  ? at::kBFloat16
+                   : dtype == "float16" ? at::kHalf
+                                        : at::kFloat);
+}
+
+class Processors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Processors, MakeWhatTheOracleMakes) {
+  const json file = golden(GetParam());
+  ASSERT_FALSE(file.at("cases").empty());
+  for (const json& item : file.at("cases")) {
+    SCOPED_TRACE(item.at("name").get<std::string>());
+    const at::Tensor scores = input_scores(item);
+    const at::Tensor before = scores.clone();
+    const at::Tensor ids = item.contains("input_ids") ? ids_of(item.at("input_ids"))
+                                                      : at::zeros({scores.size(0), 1}, at::kLong);
+    const at::Tensor after = make(GetParam(), item.at("arguments"))->process({ids}, scores);
+    EXPECT_TRUE(scores.equal(before)) << "the input was written to";
+    EXPECT_EQ(after.scalar_type(), scores.scalar_type());
+    if (item.contains("kept")) {
+      const at::Tensor kept = after.isfinite().sum(1);
+      EXPECT_TRUE(kept.equal(ids_of(json::array({item.at("kept")})).flatten())) << kept;
+    } else {
+      EXPECT_TRUE(at::allclose(after, scores_of(item.at("outputs")), 1e-6, 1e-6)) << after;
+    }
+  }
+}
+
+TEST_P(Processors, RefuseWhatIsOutOfRange) {
+  for (const json& item : golden(GetParam()).at("refused")) {
+    EXPECT_THROW(make(GetParam(), item.at("arguments")), ValueError) << item;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Processors,
+                         ::testing::Values("repetition_penalty", "min_length", "min_new_tokens",
+                                           "temperature", "top_k", "top_p", "min_p"),
+                         [](const auto& suite) { return suite.param; });
+
+// Two rows that say the same, one behind six pads with id 40.
+TokenRows padded_rows() {
+  const at::Tensor ids = at::tensor({40, 40, 40, 40, 40, 40, 12, 13, 14}, at::kLong);
+  return {ids.unsqueeze(0), ids.ne(40).unsqueeze(0)};
+}
+
+TEST(LogitsProcessors, F34RepetitionPenaltyIgnoresPadding) {
+  const at::Tensor scores = at::linspace(-2, 2, 64).unsqueeze(0);
+  const TokenRows solo{at::tensor({12, 13, 14}, at::kLong).unsqueeze(0)};
+  RepetitionPenalty penalty(1.5);
+  EXPECT_TRUE(penalty.process(padded_rows(), scores).equal(penalty.process(solo, scores)));
+}
+
+// Bans every id of the text, as no_repeat_ngram_size = 1 does.
+class BanRepeated final : public LogitsProcessor {
+ public:
+  at::Tensor process(const TokenRows& text, const at::Tensor& scores) override {
+    at::Tensor result = scores.clone();
+    for (std::int64_t row = 0; row < scores.size(0); ++row) {
+      result.select(0, row).index_fill_(0, text.row(row), -INFINITY);
+    }
+    return result;
+  }
+};
+
+TEST(LogitsProcessors, F34ARowIsSeenWithoutItsPadding) {
+  const at::Tensor scores = at::zeros({1, 64});
+  const at::Tensor banned = BanRepeated().process(padded_rows(), scores).isinf().nonzero();
+  EXPECT_TRUE(banned.select(1, 1).equal(at::tensor({12, 13, 14}, at::kLong))) << banned;
+}
+
+TEST(LogitsProcessors, RefuseNumbersThatAreNone) {
+  EXPECT_THROW(RepetitionPenalty{NAN}, ValueError);
+  EXPECT_THROW(RepetitionPenalty{INFINITY}, ValueError);
+  EXPECT_THROW(Temperature{NAN}, ValueError);
+  EXPECT_THROW(TopP{NAN}, ValueError);
+  EXPECT_THROW(MinP{NAN}, ValueError);
+}
+
+}  // namespace
+}  // namespace kvcache
