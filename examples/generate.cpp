@@ -1,0 +1,126 @@
+// Makes text with a checkpoint in Transformers' format: generate --model DIR --prompt TEXT. See
+// generate --help for the rest.
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <random>
+#include <string_view>
+
+#include "generate/arguments.h"
+#include "generate/prompts.h"
+#include "generate/report.h"
+#include "kvcache/core/errors.h"
+#include "kvcache/generation/runner.h"
+#include "kvcache/generation/sampler.h"
+#include "kvcache/io/read_text_file.h"
+#include "kvcache/io/safetensors.h"
+#include "kvcache/models/registry.h"
+
+namespace generate_program {
+namespace {
+
+using kvcache::check_value;
+using kvcache::GenerationConfig;
+
+// The options over the file over the checkpoint's own.
+GenerationConfig merged_config(const Arguments& arguments) {
+  GenerationConfig file;
+  if (const auto& path = arguments.generation_config) {
+    file = GenerationConfig::from_json(kvcache::read_text_file(*path), path->string());
+  }
+  GenerationConfig config =
+      arguments.overrides.over(file).over(GenerationConfig::from_pretrained(arguments.model));
+  if (arguments.save_logits) config.output_logits = true;
+  config.validate();
+  return config;
+}
+
+// A missing tokenizer is no fault where ids come in and go out.
+MaybeTokenizer load_tokenizer(const Arguments& arguments) {
+  if (arguments.prompts.empty() && !std::filesystem::exists(arguments.model / "tokenizer.json")) {
+    return std::nullopt;
+  }
+  return kvcache::Tokenizer::from_folder(arguments.model);
+}
+
+std::unique_ptr<kvcache::CausalLM> load(const Arguments& arguments, double& seconds) {
+  const bool show = !arguments.quiet && isatty(STDERR_FILENO) != 0;
+  if (show) std::cerr << "loading " << arguments.model.string() << " ..." << std::flush;
+  const auto start = std::chrono::steady_clock::now();
+  auto model =
+      kvcache::load_model(arguments.model, {.dtype = arguments.dtype, .device = arguments.device});
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (show) std::cerr << "\r\033[K" << std::flush;
+  return model;
+}
+
+void check_output_path(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  check_value(std::filesystem::is_directory(folder), "--save-logits ", path.string(),
+              ": there is no folder ", folder.string());
+}
+
+void print(const Arguments& arguments, const Report& report, const kvcache::Output& output,
+           bool streamed) {
+  if (arguments.json) std::cout << json_report(report, output) << std::endl;
+  if (!arguments.json && !streamed) {
+    for (const std::string& text : texts(report, output.sequences)) std::cout << text << '\n';
+    std::cout << std::flush;
+  }
+  if (!arguments.json && !arguments.quiet) std::cerr << summary(report, output) << std::endl;
+}
+
+void run(const Arguments& arguments) {
+  if (arguments.threads) at::set_num_threads(*arguments.threads);
+  if (arguments.save_logits) check_output_path(*arguments.save_logits);
+  Report report{.config = merged_config(arguments), .tokenizer = load_tokenizer(arguments)};
+  const TokenBatch batch = arguments.input_ids
+                               ? read_token_file(*arguments.input_ids)
+                               : tokenize(arguments.prompts, *report.tokenizer, report.config);
+  report.prompt_tokens = batch.ids.size(1);
+  const auto model = load(arguments, report.load_s);
+
+  kvcache::Inputs inputs{.input_ids = batch.ids, .attention_mask = batch.mask};
+  inputs.generator = kvcache::make_generator(arguments.seed.value_or(std::random_device{}()));
+  TextStreamer streamer(report.tokenizer, report.config);
+  const bool one_row = batch.ids.size(0) * report.config.num_return_sequences.value_or(1) == 1;
+  const bool stream = one_row && !arguments.json;
+  if (stream) inputs.streamer = &streamer;
+  const kvcache::Output output = kvcache::generate(*model, inputs, report.config);
+  if (arguments.save_logits) {
+    kvcache::save_safetensors(*arguments.save_logits, {{"logits", *output.logits}});
+  }
+  print(arguments, report, output, stream);
+}
+
+int fail(int code, std::string_view message) {
+  std::cerr << "error: " << message.substr(0, message.find('\n')) << std::endl;
+  return code;
+}
+
+}  // namespace
+}  // namespace generate_program
+
+int main(int argc, char** argv) {
+  using generate_program::fail;
+  constexpr int kBadInput = 2, kFailure = 3;
+  try {
+    const auto arguments = generate_program::parse_arguments(argc, argv);
+    if (arguments) generate_program::run(*arguments);
+    return 0;
+  } catch (const kvcache::ValueError& error) {
+    return fail(kBadInput, error.what());
+  } catch (const c10::Error& error) {
+    return fail(kFailure, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return fail(kFailure, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(kFailure, error.what());
+  }
+}

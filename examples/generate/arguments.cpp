@@ -1,0 +1,161 @@
+#include "generate/arguments.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
+#include <iostream>
+#include <string_view>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/core/version.h"
+
+namespace generate_program {
+namespace {
+
+using kvcache::check_value;
+using kvcache::GenerationConfig;
+using kvcache::ValueError;
+
+// Options as text, to be checked once all are read.
+struct RawArguments {
+  std::string device = "cpu";
+  std::string dtype = "auto";
+  std::string cache_config;
+  bool do_sample = false;
+  bool no_cache = false;
+  bool version = false;
+  std::string messages;    // not supported yet
+  std::string save_cache;  // not supported yet
+  std::string load_cache;  // not supported yet
+};
+
+c10::Device parse_device(const std::string& name) {
+  if (name == "cpu") return c10::kCPU;
+  int index = 0;
+  const bool numbered = name.starts_with("cuda:");
+  if (numbered) {
+    const char* end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(name.data() + 5, end, index);
+    if (error != std::errc() || rest != end || index > 127) index = -1;
+  }
+  check_value((name == "cuda" || numbered) && index >= 0,
+              "--device must be cpu, cuda or cuda:N, but is ", name);
+  const int count = c10::impl::hasDeviceGuardImpl(c10::kCUDA)
+                        ? c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount()
+                        : 0;
+  check_value(index < count, "--device ", name, ": this program sees ", count,
+              " CUDA devices; use --device cpu");
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+std::optional<c10::ScalarType> parse_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  if (name == "float32") return c10::kFloat;
+  if (name == "bfloat16") return c10::kBFloat16;
+  check_value(name == "float16", "--dtype must be auto, float32, bfloat16 or float16, but is ",
+              name);
+  return c10::kHalf;
+}
+
+template <typename T>
+void add_field(CLI::App& app, const std::string& name, std::optional<T>& field,
+               const std::string& description) {
+  app.add_option_function<T>(
+      name, [&field](const T& value) { field = value; }, description);
+}
+
+void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
+  GenerationConfig& config = arguments.overrides;
+  app.add_option("--generation-config", arguments.generation_config,
+                 "JSON file of GenerationConfig's fields, over the checkpoint's own");
+  add_field(app, "--max-new-tokens", config.max_new_tokens, "tokens to make, at most");
+  app.add_flag("--do-sample", raw.do_sample, "draw tokens at random instead of taking the best");
+  add_field(app, "--temperature", config.temperature, "above 0; higher is more varied");
+  add_field(app, "--top-k", config.top_k, "draw from the k best tokens; 0: from all");
+  add_field(app, "--top-p", config.top_p, "draw from the best tokens that add up to p");
+  add_field(app, "--num-beams", config.num_beams, "beams of beam search; 1: none");
+  add_field(app, "--cache-implementation", config.cache_implementation, "kind of cache");
+  app.add_option("--cache-config", raw.cache_config, "the cache's settings, a JSON object");
+  app.add_flag("--no-cache", raw.no_cache, "compute the whole text at each step");
+  app.add_option("--seed", arguments.seed, "seeds the generator before sampling");
+}
+
+void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
+  app.add_option("--model", arguments.model, "folder of a Transformers checkpoint")
+      ->type_name("DIR");
+  app.add_option("--prompt", arguments.prompts, "text to go on from; several make a batch")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("TEXT");
+  app.add_option("--messages", raw.messages, "JSON file of chat messages (not supported yet)");
+  app.add_option("--input-ids", arguments.input_ids,
+                 R"(JSON file {"input_ids": [[...]], "attention_mask": [[...]]})");
+  add_generation_options(app, arguments, raw);
+  app.add_option("--device", raw.device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--dtype", raw.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
+  app.add_option("--threads", arguments.threads, "threads to compute with");
+  app.add_flag("--json", arguments.json, "print one JSON object instead of streaming text");
+  app.add_option("--save-logits", arguments.save_logits, "safetensors file for each step's scores");
+  app.add_option("--save-cache", raw.save_cache, "file for the cache (not supported yet)");
+  app.add_option("--load-cache", raw.load_cache, "cache to begin from (not supported yet)");
+  app.add_flag("--quiet", arguments.quiet, "nothing on standard error but errors");
+  app.add_flag("--version", raw.version, "print the version");
+}
+
+void refuse_later_options(const RawArguments& raw) {
+  check_value(
+      raw.messages.empty(),
+      "--messages is not supported yet: chat templates come later; pass the text by --prompt");
+  check_value(raw.save_cache.empty(), "--save-cache is not supported yet: caches cannot be saved");
+  check_value(raw.load_cache.empty(), "--load-cache is not supported yet: caches cannot be loaded");
+}
+
+void check(Arguments& arguments, const RawArguments& raw) {
+  refuse_later_options(raw);
+  check_value(!arguments.model.empty(), "--model is missing: name the folder of a checkpoint");
+  check_value(std::filesystem::is_directory(arguments.model), "--model ", arguments.model.string(),
+              " is not a folder; name that of a checkpoint");
+  check_value(arguments.prompts.empty() != !arguments.input_ids,
+              "give either --prompt or --input-ids to say what to go on from");
+  arguments.device = parse_device(raw.device);
+  arguments.dtype = parse_dtype(raw.dtype);
+  check_value(!arguments.threads || *arguments.threads > 0, "--threads must be at least 1, but is ",
+              arguments.threads.value_or(0));
+  if (raw.do_sample) arguments.overrides.do_sample = true;
+  if (raw.no_cache) arguments.overrides.use_cache = false;
+  if (!raw.cache_config.empty()) {
+    const std::string object = fmt::format(R"({{"cache_config": {}}})", raw.cache_config);
+    arguments.overrides.cache_config =
+        GenerationConfig::from_json(object, "--cache-config").cache_config;
+  }
+}
+
+}  // namespace
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
+  Arguments arguments;
+  RawArguments raw;
+  CLI::App app("Makes text with a language model, token by token over a cache.", "generate");
+  app.set_help_flag("--help", "print this help");
+  add_options(app, arguments, raw);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw ValueError(error.what());
+  }
+  if (raw.version) {
+    std::cout << "kvcache-generate " << kvcache::kVersion << '\n';
+    return std::nullopt;
+  }
+  check(arguments, raw);
+  return arguments;
+}
+
+}  // namespace generate_program

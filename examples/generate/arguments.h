@@ -1,0 +1,36 @@
+// The generate program's command line.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcache/generation/generation_config.h"
+
+namespace generate_program {
+
+struct Arguments {
+  std::filesystem::path model;
+  std::vector<std::string> prompts;  // these or input_ids
+  std::optional<std::filesystem::path> input_ids;
+  std::optional<std::filesystem::path> generation_config;
+  kvcache::GenerationConfig overrides;  // fields given as options
+  std::optional<std::uint64_t> seed;
+  c10::Device device = c10::kCPU;
+  std::optional<c10::ScalarType> dtype;  // absent: the checkpoint's
+  std::optional<int> threads;
+  std::optional<std::filesystem::path> save_logits;
+  bool json = false;
+  bool quiet = false;
+};
+
+// Absent after --help or --version, which it prints. Throws kvcache::ValueError for wrong usage and
+// for options whose feature is not there yet.
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
+
+}  // namespace generate_program

@@ -1,0 +1,114 @@
+#include "generate/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <span>
+
+namespace generate_program {
+namespace {
+
+using kvcache::GenerationConfig;
+using kvcache::Output;
+using nlohmann::ordered_json;
+
+constexpr kvcache::DecodeOptions kDecode{.skip_special_tokens = true};
+
+std::vector<std::int64_t> end_tokens(const GenerationConfig& config) {
+  return config.eos_token_id.value_or(std::vector<std::int64_t>{});
+}
+
+std::vector<std::int64_t> row_of(const at::Tensor& sequences, std::int64_t row) {
+  const at::Tensor ids = sequences.select(0, row).contiguous();
+  const auto* data = ids.const_data_ptr<std::int64_t>();
+  return {data, data + ids.numel()};
+}
+
+// 0 where no time was taken.
+double per_second(std::int64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+struct CacheFacts {
+  std::string kind = "none";
+  std::int64_t length = 0;
+  std::int64_t bytes = 0;
+};
+
+CacheFacts facts_of(const Output& output) {
+  if (!output.cache) return {};
+  return {std::string(output.cache->kind()), output.cache->get_seq_length(),
+          output.cache->nbytes()};
+}
+
+std::string with_unit(std::int64_t bytes) {
+  constexpr double kKilo = 1e3, kMega = 1e6, kGiga = 1e9;
+  const auto count = static_cast<double>(bytes);
+  if (count >= kGiga) return fmt::format("{:.2f} GB", count / kGiga);
+  if (count >= kMega) return fmt::format("{:.1f} MB", count / kMega);
+  return fmt::format("{:.1f} kB", count / kKilo);
+}
+
+}  // namespace
+
+TextStreamer::TextStreamer(const MaybeTokenizer& tokenizer, const GenerationConfig& config)
+    : eos_token_id_(end_tokens(config)) {
+  if (tokenizer) decoder_.emplace(*tokenizer, kDecode);
+}
+
+void TextStreamer::put(const at::Tensor& tokens) {
+  const auto id = tokens[0].item<std::int64_t>();
+  if (std::find(eos_token_id_.begin(), eos_token_id_.end(), id) != eos_token_id_.end()) return;
+  std::cout << (decoder_ ? decoder_->push(id) : fmt::format("{} ", id)) << std::flush;
+}
+
+void TextStreamer::end() { std::cout << (decoder_ ? decoder_->finish() : "") << std::endl; }
+
+std::vector<std::string> texts(const Report& report, const at::Tensor& sequences) {
+  const std::vector<std::int64_t> ends = end_tokens(report.config);
+  std::vector<std::string> result;
+  for (std::int64_t row = 0; row < sequences.size(0); ++row) {
+    const std::vector<std::int64_t> ids = row_of(sequences, row);
+    const auto first = ids.begin() + report.prompt_tokens;
+    const auto last = std::find_first_of(first, ids.end(), ends.begin(), ends.end());
+    result.push_back(report.tokenizer ? report.tokenizer->decode(std::span(first, last), kDecode)
+                                      : fmt::format("{}", fmt::join(first, last, " ")));
+  }
+  return result;
+}
+
+std::string json_report(const Report& report, const Output& output) {
+  ordered_json json;
+  json["sequences"] = ordered_json::array();
+  for (std::int64_t row = 0; row < output.sequences.size(0); ++row) {
+    json["sequences"].push_back(row_of(output.sequences, row));
+  }
+  if (report.tokenizer) json["text"] = texts(report, output.sequences);
+  const CacheFacts cache = facts_of(output);
+  json["cache"] = {{"kind", cache.kind}, {"length", cache.length}, {"bytes", cache.bytes}};
+  const kvcache::Timings& timings = output.timings;
+  json["timings"] = {
+      {"load_s", report.load_s},
+      {"prefill_s", timings.prefill_s},
+      {"decode_s", timings.decode_s},
+      {"prefill_tokens_per_s", per_second(timings.prefill_tokens, timings.prefill_s)},
+      {"decode_tokens_per_s", per_second(timings.decode_tokens, timings.decode_s)}};
+  return json.dump();
+}
+
+std::string summary(const Report& report, const Output& output) {
+  const std::int64_t rows = output.sequences.size(0);
+  const kvcache::Timings& timings = output.timings;
+  const CacheFacts cache = facts_of(output);
+  return fmt::format(
+      "{} tokens ({} prompt {:.1f} tokens/s, decode {:.1f} tokens/s), cache {} of {} tokens, {}",
+      rows * (output.sequences.size(1) - report.prompt_tokens), timings.prefill_tokens,
+      per_second(timings.prefill_tokens, timings.prefill_s),
+      per_second(timings.decode_tokens, timings.decode_s), cache.kind, cache.length,
+      with_unit(cache.bytes));
+}
+
+}  // namespace generate_program

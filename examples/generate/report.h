@@ -1,0 +1,50 @@
+// What the program prints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache/cache.h"
+#include "kvcache/generation/generation_config.h"
+#include "kvcache/generation/output.h"
+#include "kvcache/generation/streamer.h"
+#include "kvcache/text/incremental_decoder.h"
+#include "kvcache/text/tokenizer.h"
+
+namespace generate_program {
+
+using MaybeTokenizer = std::optional<kvcache::Tokenizer>;
+
+// Prints the one row's text to standard output as it becomes known; without a tokenizer, its ids.
+class TextStreamer final : public kvcache::Streamer {
+ public:
+  TextStreamer(const MaybeTokenizer& tokenizer, const kvcache::GenerationConfig& config);
+
+  void put(const at::Tensor& tokens) override;
+  void end() override;
+
+ private:
+  std::optional<kvcache::IncrementalDecoder> decoder_;
+  std::vector<std::int64_t> eos_token_id_;
+};
+
+// How generation went, beside its output.
+struct Report {
+  kvcache::GenerationConfig config = {};
+  MaybeTokenizer tokenizer = {};
+  std::int64_t prompt_tokens = 0;  // columns
+  double load_s = 0;
+};
+
+// The new text of each row without its end token; ids, separated by spaces, without a tokenizer.
+std::vector<std::string> texts(const Report& report, const at::Tensor& sequences);
+
+// One line of JSON, as the program's manual describes it.
+std::string json_report(const Report& report, const kvcache::Output& output);
+
+// One line: tokens, tokens/s, the cache's kind and bytes.
+std::string summary(const Report& report, const kvcache::Output& output);
+
+}  // namespace generate_program

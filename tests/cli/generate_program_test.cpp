@@ -1,0 +1,283 @@
+// The generate program's command line: what it prints where, and its exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvcache/core/version.h"
+#include "kvcache/io/safetensors.h"
+#include "tests/cli/program.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using ::testing::StartsWith;
+using Arguments = std::vector<std::string>;
+
+constexpr const char* kLlama = KVCACHE_TEST_DATA_DIR "/parity/checkpoints/llama";
+
+class GenerateProgram : public testing::ProgramTest {
+ protected:
+  // The tiny llama with prompt [5, 6, 7] and what is given.
+  ProgramResult run_ids(const Arguments& more) const {
+    Arguments all{"--model", kLlama, "--input-ids",
+                  write("ids.json", R"({"input_ids": [[5, 6, 7]]})")};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  }
+
+  json run_json(Arguments more) const {
+    more.push_back("--json");
+    const ProgramResult result = run_ids(more);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return json::parse(result.out);
+  }
+
+  // A copy of the tiny llama with a tokenizer of 64 single letters.
+  std::string model_with_tokenizer() const {
+    const std::filesystem::path model = folder_ / "model";
+    std::filesystem::copy(kLlama, model, std::filesystem::copy_options::recursive);
+    const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.";
+    json vocabulary;
+    for (std::size_t i = 0; i < letters.size(); ++i) vocabulary[letters.substr(i, 1)] = i;
+    vocabulary["\u0120"] = letters.size();  // a space, in the byte-level alphabet
+    const json byte_level = {{"type", "ByteLevel"},
+                             {"add_prefix_space", false},
+                             {"trim_offsets", true},
+                             {"use_regex", true}};
+    const json tokenizer = {{"version", "1.0"},
+                            {"truncation", nullptr},
+                            {"padding", nullptr},
+                            {"added_tokens", json::array()},
+                            {"normalizer", nullptr},
+                            {"pre_tokenizer", byte_level},
+                            {"post_processor", nullptr},
+                            {"decoder", byte_level},
+                            {"model",
+                             {{"type", "BPE"},
+                              {"dropout", nullptr},
+                              {"unk_token", nullptr},
+                              {"continuing_subword_prefix", nullptr},
+                              {"end_of_word_suffix", nullptr},
+                              {"fuse_unk", false},
+                              {"byte_fallback", false},
+                              {"ignore_merges", false},
+                              {"vocab", vocabulary},
+                              {"merges", json::array()}}}};
+    write("model/tokenizer.json", tokenizer.dump());
+    return model.string();
+  }
+
+  void expect_refused(const ProgramResult& result, const std::string& part) const {
+    EXPECT_EQ(result.code, 2) << result.error;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.error, StartsWith("error: "));
+    EXPECT_THAT(result.error, HasSubstr(part));
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  }
+};
+
+TEST_F(GenerateProgram, VersionAndHelp) {
+  EXPECT_EQ(run({"--version"}).out, std::string("kvcache-generate ") + kVersion + "\n");
+  const ProgramResult help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* option : {"--model",
+                             "--prompt",
+                             "--messages",
+                             "--input-ids",
+                             "--generation-config",
+                             "--max-new-tokens",
+                             "--do-sample",
+                             "--temperature",
+                             "--top-k",
+                             "--top-p",
+                             "--num-beams",
+                             "--cache-implementation",
+                             "--cache-config",
+                             "--no-cache",
+                             "--seed",
+                             "--device",
+                             "--dtype",
+                             "--threads",
+                             "--json",
+                             "--save-logits",
+                             "--save-cache",
+                             "--load-cache",
+                             "--quiet"}) {
+    EXPECT_THAT(help.out, HasSubstr(option));
+  }
+}
+
+TEST_F(GenerateProgram, PrintsOneJsonObject) {
+  const json made = run_json({"--max-new-tokens", "4"});
+  ASSERT_EQ(made.at("sequences").size(), 1u);
+  EXPECT_EQ(made.at("sequences")[0].size(), 7u);
+  EXPECT_EQ(made.at("sequences")[0][2], 7);
+  EXPECT_FALSE(made.contains("text"));  // this checkpoint has no tokenizer
+  EXPECT_EQ(made.at("cache").at("kind"), "dynamic");
+  EXPECT_EQ(made.at("cache").at("length"), 6);
+  EXPECT_EQ(made.at("cache").at("bytes"), 3 * 2 * 6 * 2 * 8 * 4);  // layers, K and V, tokens, ...
+  for (const char* name :
+       {"load_s", "prefill_s", "decode_s", "prefill_tokens_per_s", "decode_tokens_per_s"}) {
+    EXPECT_GT(made.at("timings").at(name).get<double>(), 0) << name;
+  }
+}
+
+TEST_F(GenerateProgram, WithoutACacheTheIdsAreTheSame) {
+  const json cached = run_json({"--max-new-tokens", "8"});
+  const json uncached = run_json({"--max-new-tokens", "8", "--no-cache"});
+  EXPECT_EQ(cached.at("sequences"), uncached.at("sequences"));
+  EXPECT_EQ(uncached.at("cache").at("kind"), "none");
+}
+
+TEST_F(GenerateProgram, OneSeedMakesOneText) {
+  const auto sequences = [&](const char* seed) {
+    return run_json({"--max-new-tokens", "12", "--do-sample", "--top-k", "0", "--seed", seed})
+        .at("sequences");
+  };
+  EXPECT_EQ(sequences("3"), sequences("3"));
+  EXPECT_NE(sequences("3"), sequences("4"));
+}
+
+TEST_F(GenerateProgram, OptionsGoBeforeTheFile) {
+  const std::string file = write(
+      "config.json", R"({"max_new_tokens": 3, "do_sample": true, "num_return_sequences": 2})");
+  EXPECT_EQ(run_json({"--generation-config", file}).at("sequences").size(), 2u);
+  const json longer = run_json({"--generation-config", file, "--max-new-tokens", "5"});
+  EXPECT_EQ(longer.at("sequences")[0].size(), 8u);
+}
+
+TEST_F(GenerateProgram, StreamsTextAndSumsUp) {
+  const std::string model = model_with_tokenizer();
+  const Arguments arguments{"--model",
+                            model,
+                            "--prompt",
+                            "hello",
+                            "--max-new-tokens",
+                            "6",
+                            "--generation-config",
+                            write("c.json", R"({"eos_token_id": -1})")};
+  const ProgramResult streamed = run(arguments);
+  ASSERT_EQ(streamed.code, 0) << streamed.error;
+  EXPECT_EQ(streamed.out.size(), 7u) << streamed.out;  // one letter a token, and the line's end
+  EXPECT_THAT(streamed.error, HasSubstr("6 tokens"));
+  EXPECT_THAT(streamed.error, HasSubstr("cache dynamic of 10 tokens"));
+
+  Arguments quiet = arguments;
+  quiet.push_back("--quiet");
+  const ProgramResult silent = run(quiet);
+  EXPECT_EQ(silent.out, streamed.out);
+  EXPECT_EQ(silent.error, "");
+
+  Arguments as_json = arguments;
+  as_json.push_back("--json");
+  const json made = json::parse(run(as_json).out);
+  EXPECT_EQ(made.at("text")[0].get<std::string>() + "\n", streamed.out);
+}
+
+TEST_F(GenerateProgram, SeveralPromptsMakeABatch) {
+  const std::string model = model_with_tokenizer();
+  const std::string no_end = write("c.json", R"({"eos_token_id": -1})");
+  const auto text = [&](const Arguments& prompts) {
+    Arguments all{"--model", model, "--max-new-tokens", "5", "--json", "--generation-config",
+                  no_end};
+    for (const std::string& prompt : prompts) all.insert(all.end(), {"--prompt", prompt});
+    const ProgramResult result = run(all);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return json::parse(result.out).at("text");
+  };
+  const json both = text({"hello world", "[a"});
+  EXPECT_EQ(both, json::array({text({"hello world"})[0], text({"[a"})[0]}));
+}
+
+TEST_F(GenerateProgram, SavesTheScoresOfEachStep) {
+  const std::string file = (folder_ / "logits.safetensors").string();
+  run_json({"--max-new-tokens", "4", "--save-logits", file});
+  const at::Tensor logits = SafetensorsFile::open(file).tensor("logits");
+  EXPECT_EQ(logits.sizes(), (at::IntArrayRef{1, 4, 64}));
+  EXPECT_EQ(logits.scalar_type(), at::kFloat);
+}
+
+TEST_F(GenerateProgram, RunsInOtherDtypesAndThreads) {
+  const json made = run_json({"--max-new-tokens", "4", "--dtype", "bfloat16", "--threads", "1"});
+  EXPECT_EQ(made.at("cache").at("bytes"), 3 * 2 * 6 * 2 * 8 * 2);
+}
+
+TEST_F(GenerateProgram, MasksComeFromTheFile) {
+  const std::string file =
+      write("padded.json", R"({"input_ids": [[0, 0, 5, 6]], "attention_mask": [[0, 0, 1, 1]]})");
+  const std::string bare = write("bare.json", R"({"input_ids": [[5, 6]]})");
+  const auto made = [&](const std::string& path) {
+    const ProgramResult result =
+        run({"--model", kLlama, "--input-ids", path, "--max-new-tokens", "4", "--json"});
+    const auto ids = json::parse(result.out).at("sequences")[0].get<std::vector<int>>();
+    return std::vector<int>(ids.end() - 4, ids.end());
+  };
+  EXPECT_EQ(made(file), made(bare));
+}
+
+TEST_F(GenerateProgram, WrongUsageIsRefused) {
+  expect_refused(run({}), "--model");
+  expect_refused(run({"--model", kLlama}), "--prompt");
+  expect_refused(run({"--model", (folder_ / "nowhere").string(), "--prompt", "x"}), "not a folder");
+  expect_refused(run_ids({"--prompt", "x"}), "either --prompt or --input-ids");
+  expect_refused(run_ids({"--frobnicate"}), "--frobnicate");
+  expect_refused(run_ids({"--max-new-tokens", "many"}), "--max-new-tokens");
+  expect_refused(run_ids({"--max-new-tokens", "0"}), "max_new_tokens must be at least 1");
+  expect_refused(run_ids({"--top-k", "-1", "--do-sample"}), "top_k");
+  expect_refused(run_ids({"--top-p", "1.1"}), "top_p");
+  expect_refused(run_ids({"--temperature", "nan"}), "temperature");
+  expect_refused(run_ids({"--device", "tpu"}), "--device must be cpu, cuda or cuda:N");
+  expect_refused(run_ids({"--device", "cuda:99"}), "cuda:99");
+  expect_refused(run_ids({"--dtype", "int8"}), "--dtype must be");
+  expect_refused(run_ids({"--threads", "0"}), "--threads must be at least 1");
+  expect_refused(run_ids({"--save-logits", "/nowhere/at/all/x"}), "--save-logits");
+  expect_refused(run({"--model", kLlama, "--prompt", "x"}), "tokenizer.json");
+}
+
+TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
+  expect_refused(run_ids({"--messages", "m.json"}), "--messages is not supported yet");
+  expect_refused(run_ids({"--num-beams", "4"}), "num_beams = 4 is not supported yet");
+  expect_refused(run_ids({"--save-cache", "c"}), "--save-cache is not supported yet");
+  expect_refused(run_ids({"--load-cache", "c"}), "--load-cache is not supported yet");
+  expect_refused(run_ids({"--cache-implementation", "static"}), "not supported yet");
+  expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
+  expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
+  expect_refused(run_ids({"--cache-config", "nbits"}), "--cache-config");
+}
+
+TEST_F(GenerateProgram, FaultyFilesAreRefused) {
+  const auto config = [&](const char* text) {
+    return run_ids({"--generation-config", write("c.json", text)});
+  };
+  expect_refused(config(R"({"no_repeat_ngram_size": 3})"), "no_repeat_ngram_size = 3");
+  expect_refused(config(R"({"topk": 3})"), "no field \"topk\"");
+  expect_refused(config("{"), "c.json");
+  const auto ids = [&](const char* text) {
+    return run({"--model", kLlama, "--input-ids", write("i.json", text)});
+  };
+  expect_refused(ids(R"({"input_ids": [[1, 2], [3]]})"), "rows of 2 and 1");
+  expect_refused(ids(R"({"input_ids": [["a"]]})"), "rows of integers");
+  expect_refused(ids(R"({"input_ids": []})"), "at least one row");
+  expect_refused(ids(R"({"input_ids": [[]]})"), "at least one row and one token");
+  expect_refused(ids(R"({"input_ids": [[99]]})"), "99");
+  expect_refused(ids(R"({"input_ids": [[1]], "mask": [[1]]})"), "mask");
+  expect_refused(ids(R"({"attention_mask": [[1]]})"), "input_ids");
+  expect_refused(ids("{"), "i.json");
+  expect_refused(run({"--model", kLlama, "--input-ids", "/nowhere.json"}), "/nowhere.json");
+}
+
+TEST_F(GenerateProgram, AModelThatIsNoneIsRefused) {
+  expect_refused(run({"--model", folder_.string(), "--input-ids",
+                      write("ids.json", R"({"input_ids": [[5]]})")}),
+                 "config.json");
+}
+
+}  // namespace
+}  // namespace kvcache
