@@ -164,7 +164,6 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     return view;
   } catch (...) {
     target.discard();
-    stack.history.discard();
     stack.shrink_to(had);
     throw;
   }
@@ -172,7 +171,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
 
 inline void LayeredCache::crop(std::int64_t minus_tokens) {
   check_value(minus_tokens <= 0, "crop(", minus_tokens,
-              ") is not a number of tokens to take back; pass a negative one: crop(", -minus_tokens,
+              ") is not a number of tokens to take back; pass a negative one: crop(-", minus_tokens,
               ") removes the last ", minus_tokens);
   const std::int64_t seen = stack_->check_whole();
   check_state(minus_tokens >= -seen, "crop(", minus_tokens,
