@@ -30,9 +30,9 @@ class LayerReader {
   };
 
   static Linear linear(const StateDict& weights, const std::string& name, Shape shape) {
-    Linear result{weights.take(name + ".weight", {shape.out, shape.in}), std::nullopt};
-    if (shape.bias) result.bias = weights.take(name + ".bias", {shape.out});
-    return result;
+    std::optional<at::Tensor> bias;
+    if (shape.bias) bias = weights.take(name + ".bias", {shape.out});
+    return Linear(weights.take(name + ".weight", {shape.out, shape.in}), bias);
   }
 
   AttentionBlock attention(const StateDict& weights) const {
@@ -99,10 +99,10 @@ DecoderModel::DecoderModel(const ModelConfig& config, const StateDict& weights,
   }
   norm_ = reader.norm(weights.select("model"), "norm", config.hidden_size);
   if (config.tie_word_embeddings) {
-    head_.weight = embedding_;
+    head_ = Linear(embedding_);
     weights.ignore_unused("lm_head.weight");
   } else {
-    head_.weight = weights.take("lm_head.weight", {config.vocab_size, config.hidden_size});
+    head_ = Linear(weights.take("lm_head.weight", {config.vocab_size, config.hidden_size}));
   }
   weights.ignore_unused("*.rotary_emb.inv_freq");  // derived; old files hold it
   weights.verify();
@@ -121,6 +121,8 @@ at::Tensor DecoderModel::hidden_states(const at::Tensor& ids, ForwardContext& co
   return norm_(hidden).view({ids.size(0), ids.size(1), -1});
 }
 
-at::Tensor DecoderModel::head(const at::Tensor& hidden) const { return head_(hidden); }
+at::Tensor DecoderModel::head(const at::Tensor& hidden) const {
+  return head_(hidden.flatten(0, 1)).view({hidden.size(0), hidden.size(1), -1});
+}
 
 }  // namespace kvcache

@@ -29,8 +29,8 @@ at::Tensor attention(const at::Tensor& query, const View& view, const AttentionM
 
 namespace detail {
 
-// Up to so many rows (query heads of one KV head x tokens) two matrix products read keys and values
-// faster than scaled_dot_product_attention does (docs/decisions.md).
+// Up to so many rows (query heads of one KV head x tokens) folding them reads keys and values once
+// for all of them, which is faster.
 inline constexpr std::int64_t kFewRows = 32;
 
 inline void check_attention(const at::Tensor& query, const View& view, const AttentionMask& mask) {
@@ -63,15 +63,22 @@ inline void check_attention(const at::Tensor& query, const View& view, const Att
   }
 }
 
-inline at::Tensor fused_attention(const at::Tensor& query, const View& view,
+// One dense segment, by LibTorch's fused kernel: scores and softmax in float32.
+inline at::Tensor fused_attention(const at::Tensor& query, const KeyValue& states,
                                   const AttentionMask& mask, double scale) {
-  const KeyValue states = dense(view);
+  const std::int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2);
+  const std::int64_t kv_heads = states.keys.size(1), group = heads / kv_heads;
+  const bool causal = mask.kind == AttentionMask::Kind::causal && tokens > 1;
   std::optional<at::Tensor> allowed;
   if (mask.kind == AttentionMask::Kind::dense) allowed = mask.allowed;
-  return at::scaled_dot_product_attention(query, states.keys, states.values, allowed,
-                                          /*dropout_p=*/0.0,
-                                          mask.kind == AttentionMask::Kind::causal, scale,
-                                          query.size(1) != states.keys.size(1));
+  const auto attend = [&](const at::Tensor& rows, bool grouped) {
+    return at::scaled_dot_product_attention(rows, states.keys, states.values, allowed,
+                                            /*dropout_p=*/0.0, causal, scale, grouped);
+  };
+  if (group == 1) return attend(query, false);
+  if (causal || group * tokens > kFewRows) return attend(query, true);
+  if (allowed && tokens > 1) allowed = allowed->repeat({1, 1, group, 1});
+  return attend(fold_heads(query, kv_heads), false).reshape({batch, heads, tokens, -1});
 }
 
 }  // namespace detail
@@ -85,12 +92,11 @@ inline at::Tensor attention(const at::Tensor& query, const View& view, const Att
       .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(key_dim)),
       .softcap = options.softcap};
   if (view.segments.size() > 1) return detail::segmented_attention(query, view, mask, score);
-  const std::int64_t rows = query.size(1) / first.keys.size(1) * query.size(2);
-  // LibTorch's fused kernels know no soft cap and only equal head sizes.
-  if (rows <= detail::kFewRows || options.softcap || first.values.size(3) != key_dim) {
+  // The fused kernels know no soft cap and only equal head sizes.
+  if (options.softcap || first.values.size(3) != key_dim) {
     return detail::folded_attention(query, first, mask, score);
   }
-  return detail::fused_attention(query, view, mask, score.scale);
+  return detail::fused_attention(query, dense(view), mask, score.scale);
 }
 
 }  // namespace kvcache

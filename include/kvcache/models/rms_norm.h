@@ -5,13 +5,20 @@
 
 namespace kvcache {
 
-struct RmsNorm {
-  at::Tensor weight;  // [size]
-  double eps;
+class RmsNorm {
+ public:
+  RmsNorm() = default;
 
-  // x [..., size] -> the same shape and dtype. Computed in float32, rounded to the dtype, then
-  // weighted.
+  // weight [size]; eps is added to the mean of squares.
+  RmsNorm(const at::Tensor& weight, double eps);
+
+  // x [..., size] -> a new tensor of the same shape and dtype. Computed in float32, rounded to the
+  // dtype, then weighted.
   at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  at::Tensor weight_;
+  at::Tensor eps_;  // float32 [1], on the weight's device
 };
 
 }  // namespace kvcache
