@@ -2,6 +2,7 @@
 // of one product, so keys and values are read once and never repeated.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
