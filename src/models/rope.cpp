@@ -33,9 +33,9 @@ Frequencies scale_llama3(const RopeConfig& config, Frequencies plain) {
                                .mul(context)
                                .sub(config.low_freq_factor)
                                .div(config.high_freq_factor - config.low_freq_factor);
-  const at::Tensor blended = (1 - share).mul(plain).div(config.factor) + share * plain;
-  return at::where(wavelength > shortest_slowed, slowed,
-                   at::where(wavelength < longest_kept, plain, blended));
+  const at::Tensor blended = share.neg().add(1).mul(plain).div(config.factor).add(share.mul(plain));
+  return at::where(wavelength.gt(shortest_slowed), slowed,
+                   at::where(wavelength.lt(longest_kept), plain, blended));
 }
 
 constexpr std::array<std::pair<std::string_view, Scaling>, 3> kTypes{{
@@ -68,8 +68,10 @@ Rope::Rope(const RopeConfig& config, std::int64_t head_dim, at::Device device) {
 }
 
 Rotation Rope::at(const at::Tensor& positions, at::ScalarType dtype) const {
-  const at::Tensor angles = positions.to(at::kFloat).unsqueeze(-1).unsqueeze(-1) *
-                            inverse_frequencies_;  // [batch, tokens, 1, head_dim / 2]
+  const at::Tensor angles = positions.to(at::kFloat)
+                                .unsqueeze(-1)
+                                .unsqueeze(-1)
+                                .mul(inverse_frequencies_);  // [batch, tokens, 1, head_dim / 2]
   const at::Tensor cos = angles.cos();
   const at::Tensor sin = angles.sin();
   return {at::cat({cos, cos}, -1).to(dtype), at::cat({sin.neg(), sin}, -1).to(dtype)};

@@ -99,8 +99,8 @@ inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
   const at::Tensor folded = fold_heads(query, view.segments.front().keys.size(1));
   const std::int64_t batch = folded.size(0), heads = folded.size(1), rows = folded.size(2);
   const auto wide_options = query.options().dtype(wide);
-  at::Tensor sum = at::zeros({batch, heads, rows, 1}, wide_options);
-  at::Tensor result = at::zeros({batch, heads, rows, values.size(3)}, wide_options);
+  const at::Tensor sum = at::zeros({batch, heads, rows, 1}, wide_options);
+  const at::Tensor result = at::zeros({batch, heads, rows, values.size(3)}, wide_options);
   // Finite, so that a segment of which a row sees nothing gives exp(-inf) = 0 and no NaN.
   at::Tensor maximum = at::full_like(sum, std::numeric_limits<float>::lowest());
   for (const Segment& segment : view.segments) {
@@ -110,13 +110,13 @@ inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
     hide(scores,
          hidden_columns(mask, query.size(2), {first, first + segment.length()}, query.device()));
     const at::Tensor higher = at::maximum(maximum, scores.amax(-1, /*keepdim=*/true));
-    const at::Tensor fade = (maximum - higher).exp();
-    const at::Tensor weights = (scores - higher).exp();
-    sum = sum * fade + weights.sum(-1, /*keepdim=*/true);
-    result = result * fade + product(weights.to(dtype), segment.values).to(wide);
+    const at::Tensor fade = maximum.sub(higher).exp_();
+    const at::Tensor weights = scores.sub(higher).exp_();
+    sum.mul_(fade).add_(weights.sum(-1, /*keepdim=*/true));
+    result.mul_(fade).add_(product(weights.to(dtype), segment.values));
     maximum = higher;
   }
-  return (result / sum).to(dtype).reshape({batch, query.size(1), query.size(2), values.size(3)});
+  return result.div_(sum).to(dtype).reshape({batch, query.size(1), query.size(2), values.size(3)});
 }
 
 }  // namespace kvcache::detail
