@@ -23,15 +23,15 @@ at::Tensor eos_tensor(const GenerationConfig& config, const TokenRows& text) {
 
 void add_warpers(LogitsProcessors& processors, const GenerationConfig& config) {
   if (const double temperature = config.temperature.value_or(1); temperature != 1) {
-    processors.push_back(std::make_shared<Temperature>(temperature));
+    processors.push_back(std::make_shared<TemperatureLogitsWarper>(temperature));
   }
   if (const std::int64_t top_k = config.top_k.value_or(kDefaultTopK); top_k != 0) {
-    processors.push_back(std::make_shared<TopK>(top_k));
+    processors.push_back(std::make_shared<TopKLogitsWarper>(top_k));
   }
   if (const double top_p = config.top_p.value_or(1); top_p < 1) {
-    processors.push_back(std::make_shared<TopP>(top_p));
+    processors.push_back(std::make_shared<TopPLogitsWarper>(top_p));
   }
-  if (config.min_p) processors.push_back(std::make_shared<MinP>(*config.min_p));
+  if (config.min_p) processors.push_back(std::make_shared<MinPLogitsWarper>(*config.min_p));
 }
 
 }  // namespace
@@ -54,12 +54,13 @@ LogitsProcessors logits_processors(const GenerationConfig& config, const Inputs&
                                    const TokenRows& text) {
   LogitsProcessors processors;
   if (const double penalty = config.repetition_penalty.value_or(1); penalty != 1) {
-    processors.push_back(std::make_shared<RepetitionPenalty>(penalty));
+    processors.push_back(std::make_shared<RepetitionPenaltyLogitsProcessor>(penalty));
   }
   const std::int64_t min_length = config.min_new_tokens ? text.length() + *config.min_new_tokens
                                                         : config.min_length.value_or(0);
   if (has_eos(config) && min_length > text.length()) {
-    processors.push_back(std::make_shared<MinLength>(min_length, eos_tensor(config, text)));
+    processors.push_back(
+        std::make_shared<MinLengthLogitsProcessor>(min_length, eos_tensor(config, text)));
   }
   processors.insert(processors.end(), inputs.logits_processors.begin(),
                     inputs.logits_processors.end());
@@ -71,7 +72,7 @@ StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs&
                                    const TokenRows& text) {
   StoppingCriteria criteria = inputs.stopping_criteria;
   if (has_eos(config)) {
-    criteria.push_back(std::make_shared<EosToken>(eos_tensor(config, text)));
+    criteria.push_back(std::make_shared<EosTokenCriteria>(eos_tensor(config, text)));
   }
   return criteria;
 }

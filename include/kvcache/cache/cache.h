@@ -81,7 +81,7 @@ class Cache {
   // Every row `repeats` times, next to each other. Throws ValueError for repeats < 1.
   virtual void batch_repeat_interleave(std::int64_t repeats) = 0;
 
-  // A deep copy.
+  // A deep copy: a cache of the same kind, layers and content.
   virtual std::unique_ptr<Cache> clone() = 0;
 
   // Bytes of the keys and values held.

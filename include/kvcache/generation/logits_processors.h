@@ -57,9 +57,9 @@ inline constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity(
 
 // Ids that occur in the text get score / penalty, or score * penalty where the score is negative;
 // once, however often they occur. (Keskar et al. 2019, arXiv:1909.05858)
-class RepetitionPenalty final : public LogitsProcessor {
+class RepetitionPenaltyLogitsProcessor final : public LogitsProcessor {
  public:
-  explicit RepetitionPenalty(double penalty) : penalty_(penalty) {
+  explicit RepetitionPenaltyLogitsProcessor(double penalty) : penalty_(penalty) {
     check_value(std::isfinite(penalty) && penalty > 0,
                 "repetition_penalty must be above 0, but is ", penalty);
   }
@@ -83,10 +83,10 @@ class RepetitionPenalty final : public LogitsProcessor {
 
 // No end of text before the text, padding included, is `min_length` tokens long. For
 // min_new_tokens: the prompt's length and so many.
-class MinLength final : public LogitsProcessor {
+class MinLengthLogitsProcessor final : public LogitsProcessor {
  public:
   // eos_token_id: int64 [n].
-  MinLength(std::int64_t min_length, at::Tensor eos_token_id)
+  MinLengthLogitsProcessor(std::int64_t min_length, at::Tensor eos_token_id)
       : min_length_(min_length), eos_token_id_(std::move(eos_token_id)) {
     check_value(min_length >= 0, "the minimum length must not be negative, but is ", min_length);
   }
@@ -103,9 +103,9 @@ class MinLength final : public LogitsProcessor {
 };
 
 // scores / temperature.
-class Temperature final : public LogitsProcessor {
+class TemperatureLogitsWarper final : public LogitsProcessor {
  public:
-  explicit Temperature(double temperature) : temperature_(temperature) {
+  explicit TemperatureLogitsWarper(double temperature) : temperature_(temperature) {
     check_value(std::isfinite(temperature) && temperature > 0,
                 "temperature must be above 0 when sampling, but is ", temperature,
                 "; for the best token at each step set do_sample to false");
@@ -120,9 +120,9 @@ class Temperature final : public LogitsProcessor {
 };
 
 // Keeps the k highest scores, and all equal to the lowest of them.
-class TopK final : public LogitsProcessor {
+class TopKLogitsWarper final : public LogitsProcessor {
  public:
-  explicit TopK(std::int64_t top_k) : top_k_(top_k) {
+  explicit TopKLogitsWarper(std::int64_t top_k) : top_k_(top_k) {
     check_value(top_k > 0, "top_k must be above 0, but is ", top_k);
   }
 
@@ -138,9 +138,9 @@ class TopK final : public LogitsProcessor {
 
 // Keeps the fewest most probable tokens whose probabilities add up to top_p or more, at least one.
 // Sums are in float32 whatever the scores' dtype. (Holtzman et al. 2019, arXiv:1904.09751)
-class TopP final : public LogitsProcessor {
+class TopPLogitsWarper final : public LogitsProcessor {
  public:
-  explicit TopP(double top_p) : top_p_(top_p) {
+  explicit TopPLogitsWarper(double top_p) : top_p_(top_p) {
     check_value(top_p >= 0 && top_p <= 1, "top_p must be in [0, 1], but is ", top_p);
   }
 
@@ -158,9 +158,9 @@ class TopP final : public LogitsProcessor {
 
 // Keeps tokens at least min_p times as probable as the most probable one. (Nguyen et al. 2024,
 // arXiv:2407.01082)
-class MinP final : public LogitsProcessor {
+class MinPLogitsWarper final : public LogitsProcessor {
  public:
-  explicit MinP(double min_p) : min_p_(min_p) {
+  explicit MinPLogitsWarper(double min_p) : min_p_(min_p) {
     check_value(min_p >= 0 && min_p <= 1, "min_p must be in [0, 1], but is ", min_p);
   }
 

@@ -27,10 +27,10 @@ class StoppingCriterion {
 using StoppingCriteria = std::vector<std::shared_ptr<StoppingCriterion>>;
 
 // Rows whose newest token is one of some.
-class EosToken final : public StoppingCriterion {
+class EosTokenCriteria final : public StoppingCriterion {
  public:
   // eos_token_id: int64 [n].
-  explicit EosToken(at::Tensor eos_token_id) : eos_token_id_(std::move(eos_token_id)) {}
+  explicit EosTokenCriteria(at::Tensor eos_token_id) : eos_token_id_(std::move(eos_token_id)) {}
 
   at::Tensor complete(const TokenRows& text) override {
     return at::isin(text.ids.select(1, -1), eos_token_id_);

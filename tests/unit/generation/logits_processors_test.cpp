@@ -48,15 +48,17 @@ at::Tensor eos_of(const json& arguments) {
 
 std::shared_ptr<LogitsProcessor> make(const std::string& name, const json& arguments) {
   if (name == "repetition_penalty") {
-    return std::make_shared<RepetitionPenalty>(arguments.at(name).get<double>());
+    return std::make_shared<RepetitionPenaltyLogitsProcessor>(arguments.at(name).get<double>());
   }
-  if (name == "temperature") return std::make_shared<Temperature>(arguments.at(name).get<double>());
-  if (name == "top_k") return std::make_shared<TopK>(arguments.at(name).get<std::int64_t>());
-  if (name == "top_p") return std::make_shared<TopP>(arguments.at(name).get<double>());
-  if (name == "min_p") return std::make_shared<MinP>(arguments.at(name).get<double>());
+  if (name == "temperature")
+    return std::make_shared<TemperatureLogitsWarper>(arguments.at(name).get<double>());
+  if (name == "top_k")
+    return std::make_shared<TopKLogitsWarper>(arguments.at(name).get<std::int64_t>());
+  if (name == "top_p") return std::make_shared<TopPLogitsWarper>(arguments.at(name).get<double>());
+  if (name == "min_p") return std::make_shared<MinPLogitsWarper>(arguments.at(name).get<double>());
   const std::int64_t prompt = arguments.value("prompt_length", std::int64_t{0});
-  return std::make_shared<MinLength>(prompt + arguments.at(name).get<std::int64_t>(),
-                                     eos_of(arguments));
+  return std::make_shared<MinLengthLogitsProcessor>(prompt + arguments.at(name).get<std::int64_t>(),
+                                                    eos_of(arguments));
 }
 
 at::Tensor input_scores(const json& item) {
@@ -111,7 +113,7 @@ TokenRows padded_rows() {
 TEST(LogitsProcessors, F34RepetitionPenaltyIgnoresPadding) {
   const at::Tensor scores = at::linspace(-2, 2, 64).unsqueeze(0);
   const TokenRows solo{at::tensor({12, 13, 14}, at::kLong).unsqueeze(0)};
-  RepetitionPenalty penalty(1.5);
+  RepetitionPenaltyLogitsProcessor penalty(1.5);
   EXPECT_TRUE(penalty.process(padded_rows(), scores).equal(penalty.process(solo, scores)));
 }
 
@@ -134,11 +136,11 @@ TEST(LogitsProcessors, F34ARowIsSeenWithoutItsPadding) {
 }
 
 TEST(LogitsProcessors, RefuseNumbersThatAreNone) {
-  EXPECT_THROW(RepetitionPenalty{NAN}, ValueError);
-  EXPECT_THROW(RepetitionPenalty{INFINITY}, ValueError);
-  EXPECT_THROW(Temperature{NAN}, ValueError);
-  EXPECT_THROW(TopP{NAN}, ValueError);
-  EXPECT_THROW(MinP{NAN}, ValueError);
+  EXPECT_THROW(RepetitionPenaltyLogitsProcessor{NAN}, ValueError);
+  EXPECT_THROW(RepetitionPenaltyLogitsProcessor{INFINITY}, ValueError);
+  EXPECT_THROW(TemperatureLogitsWarper{NAN}, ValueError);
+  EXPECT_THROW(TopPLogitsWarper{NAN}, ValueError);
+  EXPECT_THROW(MinPLogitsWarper{NAN}, ValueError);
 }
 
 }  // namespace
