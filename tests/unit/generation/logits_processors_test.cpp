@@ -94,7 +94,8 @@ TEST_P(Processors, MakeWhatTheOracleMakes) {
 }
 
 TEST_P(Processors, RefuseWhatIsOutOfRange) {
-  for (const json& item : golden(GetParam()).at("refused")) {
+  const json file = golden(GetParam());
+  for (const json& item : file.at("refused")) {
     EXPECT_THROW(make(GetParam(), item.at("arguments")), ValueError) << item;
   }
 }
