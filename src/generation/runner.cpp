@@ -1,14 +1,24 @@
 #include "kvcache/generation/runner.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "generation/configured.h"
 #include "generation/prompt.h"
 #include "generation/token_loop.h"
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache {
+namespace {
+
+// Room that a new cache gets beyond its prompt: enough for most answers, so that it grows once, and
+// little beside a model's weights.
+constexpr std::int64_t kReservedNewTokens = 1024;
+
+}  // namespace
 
 Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
                         Cache* past_key_values) {
@@ -22,6 +32,11 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
     past_key_values = made.get();
   }
   const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
+  if (made) {
+    const std::int64_t longest =
+        detail::max_length(config, prompt.tokens(), model_.config().max_position_embeddings);
+    made->reserve(std::min(longest, prompt.tokens() + kReservedNewTokens) - 1);
+  }
   Output output = detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
   output.cache = std::move(made);
   return output;
