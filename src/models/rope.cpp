@@ -56,6 +56,7 @@ Scaling find_scaling(std::string_view type) {
 
 std::vector<std::string> rope_types() {
   std::vector<std::string> names;
+  names.reserve(kTypes.size());
   for (const auto& [name, scaling] : kTypes) names.emplace_back(name);
   return names;
 }
