@@ -140,6 +140,16 @@ def check_tree(root):
     return problems
 
 
+def check_umbrella(root):
+    """Every public header that kvcache.h leaves out."""
+    include = root / "include"
+    umbrella = (include / "kvcache" / UMBRELLA).read_text(encoding="utf-8")
+    names = (path.relative_to(include) for path in sorted(include.rglob("*.h")))
+    return [f"include/kvcache/{UMBRELLA}: {name.as_posix()} is missing" for name in names
+            if name.name != UMBRELLA and "detail" not in name.parts
+            and f'#include "{name.as_posix()}"' not in umbrella]
+
+
 def self_test():
     """Each case: files, and the words its only problem must hold (None: no problem)."""
     cases = [
@@ -185,7 +195,8 @@ def main():
     options = parser.parse_args()
     if options.self_test:
         return 1 if self_test() else 0
-    problems = check_tree(Path(os.path.abspath(__file__)).parent.parent)
+    root = Path(os.path.abspath(__file__)).parent.parent
+    problems = check_tree(root) + check_umbrella(root)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -7,7 +7,10 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <iostream>
+#include <limits>
+#include <string>
 #include <string_view>
 
 #include "kvcache/core/errors.h"
@@ -19,6 +22,8 @@ namespace {
 using kvcache::check_value;
 using kvcache::GenerationConfig;
 using kvcache::ValueError;
+
+constexpr int kMostThreads = 1024;
 
 // Options as text, to be checked once all are read.
 struct RawArguments {
@@ -61,6 +66,33 @@ std::optional<c10::ScalarType> parse_dtype(const std::string& name) {
   return c10::kHalf;
 }
 
+// The whole of `text` as an integer of type T; CLI11's own conversion saturates in silence.
+template <typename T>
+T parse_integer(const std::string& name, const std::string& text) {
+  T value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  check_value(error == std::errc() && rest == end, name, " must be an integer from ",
+              std::numeric_limits<T>::min(), " to ", std::numeric_limits<T>::max(), ", but is ",
+              text);
+  return value;
+}
+
+template <typename T>
+void add_integer(CLI::App& app, const std::string& name, std::optional<T>& field,
+                 const std::string& description) {
+  app.add_option_function<std::string>(
+         name, [name, &field](const std::string& text) { field = parse_integer<T>(name, text); },
+         description)
+      ->type_name("N");
+}
+
+// As torch.manual_seed takes it: negative seeds stand for their two's complement.
+std::uint64_t parse_seed(const std::string& text) {
+  if (!text.starts_with('-')) return parse_integer<std::uint64_t>("--seed", text);
+  return static_cast<std::uint64_t>(parse_integer<std::int64_t>("--seed", text));
+}
+
 template <typename T>
 void add_field(CLI::App& app, const std::string& name, std::optional<T>& field,
                const std::string& description) {
@@ -72,16 +104,19 @@ void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& r
   GenerationConfig& config = arguments.overrides;
   app.add_option("--generation-config", arguments.generation_config,
                  "JSON file of GenerationConfig's fields, over the checkpoint's own");
-  add_field(app, "--max-new-tokens", config.max_new_tokens, "tokens to make, at most");
+  add_integer(app, "--max-new-tokens", config.max_new_tokens, "tokens to make, at most");
   app.add_flag("--do-sample", raw.do_sample, "draw tokens at random instead of taking the best");
   add_field(app, "--temperature", config.temperature, "above 0; higher is more varied");
-  add_field(app, "--top-k", config.top_k, "draw from the k best tokens; 0: from all");
+  add_integer(app, "--top-k", config.top_k, "draw from the k best tokens; 0: from all");
   add_field(app, "--top-p", config.top_p, "draw from the best tokens that add up to p");
-  add_field(app, "--num-beams", config.num_beams, "beams of beam search; 1: none");
+  add_integer(app, "--num-beams", config.num_beams, "beams of beam search; 1: none");
   add_field(app, "--cache-implementation", config.cache_implementation, "kind of cache");
   app.add_option("--cache-config", raw.cache_config, "the cache's settings, a JSON object");
   app.add_flag("--no-cache", raw.no_cache, "compute the whole text at each step");
-  app.add_option("--seed", arguments.seed, "seeds the generator before sampling");
+  app.add_option_function<std::string>(
+         "--seed", [&](const std::string& text) { arguments.seed = parse_seed(text); },
+         "seeds the generator before sampling")
+      ->type_name("N");
 }
 
 void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
@@ -97,7 +132,7 @@ void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
   add_generation_options(app, arguments, raw);
   app.add_option("--device", raw.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--dtype", raw.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
-  app.add_option("--threads", arguments.threads, "threads to compute with");
+  add_integer(app, "--threads", arguments.threads, "threads to compute with");
   app.add_flag("--json", arguments.json, "print one JSON object instead of streaming text");
   app.add_option("--save-logits", arguments.save_logits, "safetensors file for each step's scores");
   app.add_option("--save-cache", raw.save_cache, "file for the cache (not supported yet)");
@@ -123,8 +158,9 @@ void check(Arguments& arguments, const RawArguments& raw) {
               "give either --prompt or --input-ids to say what to go on from");
   arguments.device = parse_device(raw.device);
   arguments.dtype = parse_dtype(raw.dtype);
-  check_value(!arguments.threads || *arguments.threads > 0, "--threads must be at least 1, but is ",
-              arguments.threads.value_or(0));
+  const int threads = arguments.threads.value_or(1);
+  check_value(threads >= 1 && threads <= kMostThreads, "--threads must be from 1 to ", kMostThreads,
+              ", but is ", threads);
   if (raw.do_sample) arguments.overrides.do_sample = true;
   if (raw.no_cache) arguments.overrides.use_cache = false;
   if (!raw.cache_config.empty()) {

@@ -18,11 +18,21 @@ void check_fraction(const char* name, const std::optional<double>& value) {
               value.value_or(0));
 }
 
+// So that sums of lengths stay far from overflow.
+constexpr std::int64_t kLongestText = std::int64_t{1} << 40;
+
+void check_length(const char* name, const std::optional<std::int64_t>& value,
+                  std::int64_t smallest) {
+  check_at_least(name, value, smallest);
+  check_value(value.value_or(0) <= kLongestText, name, " must be at most ", kLongestText,
+              ", but is ", value.value_or(0));
+}
+
 void check_lengths(const GenerationConfig& config) {
-  check_at_least("max_length", config.max_length, 1);
-  check_at_least("max_new_tokens", config.max_new_tokens, 1);
-  check_at_least("min_length", config.min_length, 0);
-  check_at_least("min_new_tokens", config.min_new_tokens, 0);
+  check_length("max_length", config.max_length, 1);
+  check_length("max_new_tokens", config.max_new_tokens, 1);
+  check_length("min_length", config.min_length, 0);
+  check_length("min_new_tokens", config.min_new_tokens, 0);
 }
 
 void check_choice(const GenerationConfig& config) {

@@ -8,6 +8,7 @@
 
 #include "kvcache/cache/uncached.h"
 #include "kvcache/core/errors.h"
+#include "kvcache/retention/retention.h"
 
 namespace kvcache {
 namespace {
@@ -46,8 +47,22 @@ std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
 
 }  // namespace
 
-ForwardContext::ForwardContext(Step& step, at::Device device)
-    : step_(step), device_(device), positions_(step.positions().to(device)), valid_(step.valid()) {}
+ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device)
+    : step_(step), device_(device), positions_(step.positions().to(device)), valid_(step.valid()) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    const Visible held = step.visible(layer);
+    Visible wanted = Retention::of(layers[i]).visible(step.query_offset(layer), step.tokens());
+    check_value(held.offset <= wanted.offset, "layer ", layer,
+                " of the cache hands over tokens from ", held.offset, " on, but the model's ",
+                layers[i].type, " layer sees tokens from ", wanted.offset,
+                " on; make the cache from the model's config");
+    // A cache that keeps more than the model sees: its columns, the model's pattern.
+    wanted.length = held.length;
+    wanted.offset = held.offset;
+    visible_.push_back(wanted);
+  }
+}
 
 const AttentionMask& ForwardContext::mask(const Visible& visible) {
   const auto found = std::find_if(masks_.begin(), masks_.end(),
@@ -64,7 +79,7 @@ const AttentionMask& ForwardContext::mask(const Visible& visible) {
 at::Tensor ForwardContext::attend(std::int64_t layer, const at::Tensor& query,
                                   const KeyValue& states, const AttentionOptions& options) {
   const View view = step_.append(layer, states.keys, states.values);
-  return attention(query, view, mask(view.visible), options);
+  return attention(query, view, mask(visible_.at(static_cast<std::size_t>(layer))), options);
 }
 
 at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
@@ -83,7 +98,7 @@ at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) c
                                 .batch = ids.size(0),
                                 .ids = ids,
                                 .valid = checked_mask(input.attention_mask)});
-  ForwardContext context(step, device_);
+  ForwardContext context(step, config_.layer_specs(), device_);
   const at::Tensor hidden = hidden_states(ids.to(device_), context);
   const std::int64_t kept =
       input.logits_to_keep == 0 ? tokens : std::min(input.logits_to_keep, tokens);

@@ -236,7 +236,10 @@ TEST_F(GenerateProgram, WrongUsageIsRefused) {
   expect_refused(run_ids({"--device", "tpu"}), "--device must be cpu, cuda or cuda:N");
   expect_refused(run_ids({"--device", "cuda:99"}), "cuda:99");
   expect_refused(run_ids({"--dtype", "int8"}), "--dtype must be");
-  expect_refused(run_ids({"--threads", "0"}), "--threads must be at least 1");
+  expect_refused(run_ids({"--threads", "0"}), "--threads must be from 1 to 1024");
+  expect_refused(run_ids({"--threads", "100000000"}), "--threads must be from 1 to 1024");
+  expect_refused(run_ids({"--seed", "18446744073709551616"}), "--seed must be an integer");
+  expect_refused(run_ids({"--max-new-tokens", "9223372036854775808"}), "--max-new-tokens must be");
   expect_refused(run_ids({"--save-logits", "/nowhere/at/all/x"}), "--save-logits");
   expect_refused(run({"--model", kLlama, "--prompt", "x"}), "tokenizer.json");
 }

@@ -1,4 +1,4 @@
-// Runs the generate program and keeps what it says.
+// Runs a program and keeps what it says.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,8 +48,13 @@ class ProgramTest : public ::testing::Test {
   }
 
   ProgramResult run(const std::vector<std::string>& arguments) const {
+    return run_program(KVCACHE_GENERATE_PROGRAM, arguments);
+  }
+
+  ProgramResult run_program(const std::string& program,
+                            const std::vector<std::string>& arguments) const {
     const std::filesystem::path out = folder_ / "stdout", error = folder_ / "stderr";
-    std::string command = in_shell_quotes(KVCACHE_GENERATE_PROGRAM);
+    std::string command = in_shell_quotes(program);
     for (const std::string& argument : arguments) command += " " + in_shell_quotes(argument);
     command += " > " + in_shell_quotes(out.string()) + " 2> " + in_shell_quotes(error.string());
     const int status = std::system(command.c_str());

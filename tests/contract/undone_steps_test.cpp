@@ -187,9 +187,6 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
     if (setting.recorded) layer->activate_past_recording();
     for (const std::int64_t tokens : {3, 1, 1, 1, 30, 1, 2, 9}) {
       const KeyValue states = subject.states(subject.plan(tokens), 0);
-      layer->key_values()->append(states.keys, states.values, layer->seen());
-      layer->seal();
-      const std::int64_t allocations = subject.memory->allocations();
       static thread_local std::int64_t calls = 0;
       calls = 0;
       const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
@@ -197,6 +194,11 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
             ++calls;
             return nullptr;
           }));
+      layer->key_values()->append(states.keys, states.values, layer->seen());
+      layer->seal();
+      EXPECT_GT(calls, 0);  // the callback counts
+      const std::int64_t allocations = subject.memory->allocations();
+      calls = 0;
       layer->publish(tokens);
       at::removeCallback(handle);
       EXPECT_EQ(calls, 0);

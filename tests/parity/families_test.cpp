@@ -111,6 +111,32 @@ TEST_P(Families, UncachedLogitsAreTheOracles) {
   }
 }
 
+// A cache made without the model's config keeps every token; the model's windows hold all the same.
+TEST_P(Families, ACacheOfFullLayersIsExact) {
+  for (const LogitsCase& golden : cases_) {
+    DynamicCache cache;
+    std::vector<at::Tensor> parts;
+    for (std::int64_t at = 0; at < golden.ids.size(1); at += 3) {
+      const std::int64_t count = std::min<std::int64_t>(3, golden.ids.size(1) - at);
+      parts.push_back(model_->forward({.input_ids = golden.ids.narrow(1, at, count),
+                                       .attention_mask = golden.mask.narrow(1, at, count)},
+                                      &cache));
+    }
+    expect_oracles(golden, at::cat(parts, 1), 3);
+  }
+}
+
+TEST_P(Families, ACacheThatKeepsTooLittleIsRefused) {
+  const std::vector<LayerSpec> narrow(
+      model_->config().layer_specs().size(),
+      LayerSpec{.type = std::string(kSlidingAttention), .window = 2});
+  DynamicCache cache(narrow);
+  const at::Tensor ids = cases_[0].ids;
+  model_->forward({.input_ids = ids.narrow(1, 0, 5)}, &cache);
+  EXPECT_THROW(model_->forward({.input_ids = ids.narrow(1, 5, 1)}, &cache), ValueError);
+  EXPECT_EQ(cache.get_seq_length(), 5);
+}
+
 TEST_P(Families, CachedLogitsAreTheOraclesInPiecesOfAnySize) {
   for (const LogitsCase& golden : cases_) {
     const std::int64_t length = golden.ids.size(1);
@@ -130,9 +156,21 @@ TEST_P(Families, CachedLogitsAreTheOraclesInPiecesOfAnySize) {
   }
 }
 
+// Those with texts beside logits.
+std::vector<std::string> names_with_texts() {
+  std::vector<std::string> names = golden_names();
+  std::erase_if(names, [](const std::string& name) {
+    std::ifstream file(kParity / "goldens/families" / (name + ".json"));
+    return !json::parse(file).contains("greedy");
+  });
+  return names;
+}
+
+using FamiliesWithTexts = Families;
+
 // Plain greedy decoding with a cache reproduces the oracle's ids.
-TEST_P(Families, GreedyIdsAreTheOracles) {
-  if (!golden_.contains("greedy")) return;  // checkpoints with logits alone
+TEST_P(FamiliesWithTexts, GreedyIdsAreTheOracles) {
+  int checked = 0;
   for (const json& entry : golden_.at("greedy")) {
     const json& config = entry.at("generation_config");
     if (!config.at("eos_token_id").is_null() || !config.contains("max_new_tokens") ||
@@ -153,8 +191,13 @@ TEST_P(Families, GreedyIdsAreTheOracles) {
     EXPECT_TRUE(sequences.equal(ids_tensor(entry.at("sequences").get<Rows>())))
         << entry.at("name") << ":\n"
         << sequences;
+    ++checked;
   }
+  EXPECT_GE(checked, 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Goldens, FamiliesWithTexts, ::testing::ValuesIn(names_with_texts()),
+                         [](const auto& suite) { return suite.param; });
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Families, ::testing::ValuesIn(golden_names()),
                          [](const auto& suite) { return suite.param; });

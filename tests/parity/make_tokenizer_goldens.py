@@ -7,7 +7,7 @@ strings.json            the texts
                         differs from `ids`, the text, or `text`
 components.json         normalizers and pre-tokenizers alone
 configs.json            tokenizer_config.json files over the smollm tokenizer, as Transformers reads them
-smollm2.json            the real SmolLM2's ids of every third text; needs its folder (scripts/fetch_model.py) as argument
+smollm2.json            the real SmolLM2's ids; needs its folder (scripts/fetch_model.py) as argument
 """
 
 import collections
@@ -279,7 +279,7 @@ def write_configs():
 def write_model(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     records = []
-    for text in STRINGS[::3]:
+    for text in STRINGS:
         ids = tokenizer(text)["input_ids"]
         decoded, skipped = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))
         entry = {"input": text, "ids": ids}

@@ -21,7 +21,6 @@ class FailingMemory final : public Memory {
   void fail_after(std::optional<std::int64_t> allowed) { allowed_ = allowed; }
 
   // Whether a refusal is still to come.
-  bool armed() const { return allowed_.has_value(); }
 
   std::int64_t allocations() const { return counts_->allocations; }
   std::int64_t live_bytes() const { return counts_->live; }

@@ -66,7 +66,7 @@ inline std::vector<std::int64_t> checked_rows(const at::Tensor& rows, std::int64
   return result;
 }
 
-// Row i of every tensor becomes old row rows[i]. First pass: all new tensors are made (`gather`),
+// Row i of every tensor becomes old row rows[i]. First pass: all new tensors are made,
 // which may throw and changes nothing; second pass: they are taken over (`swap`).
 class SelectRows final : public Visitor {
  public:
@@ -111,33 +111,39 @@ class ReorderRows final : public Visitor {
     const at::Tensor live = live_part(info, tensor);
     const Key key{tensor.device().str(), tensor.scalar_type()};
     if (!writing_) {
-      largest_[key] = std::max(largest_[key], live.numel());
-      devices_.emplace(key, tensor.device());
+      check_state(info.writable, info.name,
+                  " are shared with another cache and cannot be reordered "
+                  "in place; use batch_select_indices");
+      Scratch& scratch = scratch_.try_emplace(key, Scratch{tensor.device()}).first->second;
+      scratch.elements = std::max(scratch.elements, live.numel());
       return;
     }
-    at::Tensor chosen = scratch_.at(key).narrow(0, 0, live.numel()).view(live.sizes());
+    at::Tensor chosen = scratch_.at(key).buffer.narrow(0, 0, live.numel()).view(live.sizes());
     at::index_select_out(chosen, live, *info.batch_dim, rows_.to(tensor.device()));
     live.copy_(chosen);
   }
   void count(std::string_view, std::int64_t&) override {}
 
   void write() {
-    for (const auto& [key, elements] : largest_) {
-      scratch_[key] =
-          memory_.allocate({elements}, {.dtype = key.second, .device = devices_.at(key)});
+    for (auto& [key, scratch] : scratch_) {
+      scratch.buffer =
+          memory_.allocate({scratch.elements}, {.dtype = key.second, .device = scratch.device});
     }
     writing_ = true;
   }
 
  private:
-  using Key = std::pair<std::string, at::ScalarType>;
+  using Key = std::pair<std::string, at::ScalarType>;  // device and dtype
+  struct Scratch {
+    at::Device device;
+    std::int64_t elements = 0;
+    at::Tensor buffer = {};
+  };
 
   at::Tensor rows_;
   Memory& memory_;
   bool writing_ = false;
-  std::map<Key, std::int64_t> largest_;
-  std::map<Key, at::Device> devices_;
-  std::map<Key, at::Tensor> scratch_;
+  std::map<Key, Scratch> scratch_;
 };
 
 }  // namespace kvcache::detail

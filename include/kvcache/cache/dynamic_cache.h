@@ -1,7 +1,9 @@
 // Transformers' DynamicCache: grows with the text; the default of generate().
 #pragma once
 
+#include <concepts>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,13 +26,21 @@ class DynamicCache final : public LayeredCache {
  public:
   // Without layers: full ones are made as keys come in, as many as the model has.
   explicit DynamicCache(const std::vector<LayerSpec>& layers = {}, DynamicCacheOptions options = {})
-      : LayeredCache("dynamic",
-                     LayerStack(layers, std::move(options.layers), std::move(options.memory),
-                                std::make_unique<Resident>())) {}
+      : LayeredCache(kKind, LayerStack(layers, std::move(options.layers), std::move(options.memory),
+                                       std::make_unique<Resident>())) {}
 
   // The layers of a model: DynamicCache(model.config()).
   explicit DynamicCache(const HasLayerSpecs auto& config, DynamicCacheOptions options = {})
       : DynamicCache(std::vector<LayerSpec>(config.layer_specs()), std::move(options)) {}
+
+  std::unique_ptr<Cache> clone() override {
+    return std::unique_ptr<Cache>(new DynamicCache(clone_layers()));
+  }
+
+ private:
+  explicit DynamicCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
+
+  static constexpr std::string_view kKind = "dynamic";
 };
 
 }  // namespace kvcache

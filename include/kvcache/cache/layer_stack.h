@@ -15,6 +15,7 @@
 #include "kvcache/core/memory.h"
 #include "kvcache/layers/registry.h"
 #include "kvcache/placement/placement.h"
+#include "kvcache/retention/retention.h"
 
 namespace kvcache {
 
@@ -32,7 +33,6 @@ class LayerStack {
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
-  bool lazy() const { return lazy_; }
 
   bool has(std::int64_t index) const { return index >= 0 && index < size(); }
   Layer& operator[](std::int64_t index) { return *layers_[static_cast<std::size_t>(index)]; }
@@ -80,6 +80,26 @@ class LayerStack {
     } catch (const ValueError& error) {
       throw ValueError(c10::str("layer ", index, ": ", error.what()));
     }
+  }
+
+  // Tokens seen by a layer; 0 for one that may still be made.
+  std::int64_t seen(std::int64_t index) const {
+    check_index(index);
+    return has(index) ? (*this)[index].seen() : 0;
+  }
+
+  // What a step of `tokens` tokens is handed in a layer, also in one that may still be made.
+  Visible visible(std::int64_t index, std::int64_t tokens) const {
+    check_index(index);
+    if (!has(index)) return Retention::full().visible(0, tokens);
+    return port(index).visible((*this)[index].seen(), tokens);
+  }
+
+  // Refuses another number of rows than the cache holds. Throws ValueError.
+  void check_batch(std::int64_t rows) const {
+    check_value(batch == 0 || rows == batch, "keys have batch ", rows,
+                ", but the cache holds batch ", batch,
+                "; select or repeat its rows first, or reset it");
   }
 
   // Brings a layer's bytes to where it computes, and pays what its last step owes.

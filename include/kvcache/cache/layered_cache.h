@@ -46,16 +46,11 @@ class LayeredCache : public Cache {
 
   View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override;
 
-  std::int64_t get_seq_length(std::int64_t layer = 0) const override {
-    stack_->check_index(layer);
-    return stack_->has(layer) ? (*stack_)[layer].seen() : 0;
-  }
+  std::int64_t get_seq_length(std::int64_t layer = 0) const override { return stack_->seen(layer); }
 
   std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
                                                        std::int64_t layer) const override {
-    stack_->check_index(layer);
-    if (!stack_->has(layer)) return {tokens, 0};
-    const Visible visible = stack_->port(layer).visible((*stack_)[layer].seen(), tokens);
+    const Visible visible = stack_->visible(layer, tokens);
     return {visible.length, visible.offset};
   }
 
@@ -110,8 +105,7 @@ class LayeredCache : public Cache {
   }
 
   std::unique_ptr<Cache> clone() override {
-    stack_->check_whole();
-    return std::make_unique<LayeredCache>(kind_, stack_->clone(std::make_unique<Resident>()));
+    return std::make_unique<LayeredCache>(kind_, clone_layers());
   }
 
   std::int64_t nbytes() override { return count_bytes().live; }
@@ -121,6 +115,13 @@ class LayeredCache : public Cache {
   void visit(Visitor& visitor) {
     stack_->check_no_step();
     detail::visit_all(*stack_, visitor);
+  }
+
+ protected:
+  // A deep copy of the layers and all they have seen. Throws RuntimeError while a step is open.
+  LayerStack clone_layers() {
+    stack_->check_whole();
+    return stack_->clone(std::make_unique<Resident>());
   }
 
  private:
@@ -133,8 +134,7 @@ class LayeredCache : public Cache {
   void select_rows(const std::vector<std::int64_t>& rows);
 
   std::string kind_;
-  std::unique_ptr<LayerStack>
-      stack_;  // its address stays while the cache moves: open steps hold it
+  std::unique_ptr<LayerStack> stack_;  // keeps its address while the cache moves: steps hold it
 };
 
 inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& values,
@@ -148,9 +148,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     const bool shaped = keys.defined() && keys.dim() == 4;  // if not, the layer says what is wrong
     const std::int64_t rows = shaped ? keys.size(0) : 0;
     const std::int64_t tokens = shaped ? keys.size(2) : 0;
-    check_value(!shaped || stack.batch == 0 || rows == stack.batch, "keys have batch ", rows,
-                ", but the cache holds batch ", stack.batch,
-                "; select or repeat its rows first, or reset it");
+    if (shaped) stack.check_batch(rows);
     check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
                 " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
                 " were given");

@@ -50,19 +50,10 @@ class Step {
   std::int64_t seen() const { return seen_; }
 
   // What this layer's queries will be handed; the same before and after append.
-  Visible visible(std::int64_t layer) const {
-    const LayerStack& stack = open();
-    stack.check_index(layer);
-    if (!stack.has(layer)) return Retention::full().visible(0, tokens_);
-    return stack.port(layer).visible(stack[layer].seen(), tokens_);
-  }
+  Visible visible(std::int64_t layer) const { return open().visible(layer, tokens_); }
 
   // Tokens seen by this layer before this step.
-  std::int64_t query_offset(std::int64_t layer) const {
-    const LayerStack& stack = open();
-    stack.check_index(layer);
-    return stack.has(layer) ? stack[layer].seen() : 0;
-  }
+  std::int64_t query_offset(std::int64_t layer) const { return open().seen(layer); }
 
   // Positions of the new tokens, int64 [batch, tokens] on the CPU: real tokens before each in its
   // row.
@@ -125,9 +116,7 @@ class Step {
   void check(const LayerStack& stack, const StepInput& input) const {
     check_value(tokens_ > 0 && batch_ > 0, "a step needs at least one token and one row, but got ",
                 tokens_, " tokens and ", batch_, " rows");
-    check_value(stack.batch == 0 || stack.batch == batch_, "the step has batch ", batch_,
-                ", but the cache holds batch ", stack.batch,
-                "; select or repeat its rows first, or reset it");
+    stack.check_batch(batch_);
     for (std::int64_t i = 0; i < stack.size(); ++i) {
       const auto room = stack[i].room();
       check_value(!room || *room >= tokens_, "layer ", i, " holds ", seen_, " of at most ",

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/cache/layered_cache.h"
@@ -13,15 +15,12 @@ namespace kvcache {
 // One use: begin_step, run, let the step go.
 inline LayeredCache uncached(const std::vector<LayerSpec>& layers) {
   LayerRegistry registry;
-  const auto add = [&](std::string_view type, auto retention) {
-    registry.add(type, [retention](const LayerSpec& spec, const std::shared_ptr<Memory>&) {
-      return std::make_unique<AttentionLayer>(spec, retention(spec.window),
+  for (const std::string_view type : {kFullAttention, kSlidingAttention, kChunkedAttention}) {
+    registry.add(type, [](const LayerSpec& spec, const std::shared_ptr<Memory>&) {
+      return std::make_unique<AttentionLayer>(spec, Retention::of(spec),
                                               std::make_unique<TransientStorage>());
     });
-  };
-  add(kFullAttention, [](std::int64_t) { return Retention::full(); });
-  add(kSlidingAttention, &Retention::sliding);
-  add(kChunkedAttention, &Retention::chunked);
+  }
   return LayeredCache("none",
                       LayerStack(layers, std::move(registry), std::make_shared<TorchMemory>(),
                                  std::make_unique<Resident>()));

@@ -54,7 +54,8 @@ class Layer {
   // Makes room for `tokens` tokens in all, at once or with the first keys.
   virtual void reserve(std::int64_t tokens) = 0;
 
-  // After the last reader of the step: eviction, copies. May throw and allocate. Ends the views.
+  // After the last reader of the step: eviction, copies. May throw and allocate. The view's content
+  // stays until the layer is next touched.
   virtual void seal() = 0;
 
   // Makes the step true: integers and handles only.

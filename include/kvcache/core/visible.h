@@ -13,7 +13,6 @@ struct Range {
   std::int64_t end = 0;
 
   constexpr std::int64_t length() const { return end - first; }
-  constexpr bool empty() const { return end <= first; }
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 

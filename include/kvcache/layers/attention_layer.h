@@ -38,7 +38,7 @@ class AttentionLayer : public Layer {
     return tokens == 0 || (tokens > 0 && half_.can_crop_to(seen() - tokens));
   }
   void activate_past_recording() override { half_.activate_past_recording(); }
-  // The copy has this spec, retention and storage; the derived names add constructors alone.
+  // Classes derived from this one override it, so that a copy keeps its class.
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new AttentionLayer(*this));
   }

@@ -17,6 +17,13 @@ class DynamicChunkedLayer final : public AttentionLayer {
                                std::shared_ptr<Memory> memory = std::make_shared<TorchMemory>())
       : AttentionLayer(spec, Retention::chunked(spec.window),
                        std::make_unique<GrowingStorage>(std::move(memory))) {}
+
+  std::unique_ptr<Layer> clone() const override {
+    return std::unique_ptr<Layer>(new DynamicChunkedLayer(*this));
+  }
+
+ private:
+  DynamicChunkedLayer(const DynamicChunkedLayer&) = default;
 };
 
 }  // namespace kvcache

@@ -15,6 +15,13 @@ class DynamicLayer final : public AttentionLayer {
                         std::shared_ptr<Memory> memory = std::make_shared<TorchMemory>())
       : AttentionLayer(std::move(spec), Retention::full(),
                        std::make_unique<GrowingStorage>(std::move(memory))) {}
+
+  std::unique_ptr<Layer> clone() const override {
+    return std::unique_ptr<Layer>(new DynamicLayer(*this));
+  }
+
+ private:
+  DynamicLayer(const DynamicLayer&) = default;
 };
 
 }  // namespace kvcache

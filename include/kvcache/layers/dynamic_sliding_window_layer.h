@@ -16,6 +16,13 @@ class DynamicSlidingWindowLayer final : public AttentionLayer {
       LayerSpec spec, std::shared_ptr<Memory> memory = std::make_shared<TorchMemory>())
       : AttentionLayer(spec, Retention::sliding(spec.window),
                        std::make_unique<GrowingStorage>(std::move(memory))) {}
+
+  std::unique_ptr<Layer> clone() const override {
+    return std::unique_ptr<Layer>(new DynamicSlidingWindowLayer(*this));
+  }
+
+ private:
+  DynamicSlidingWindowLayer(const DynamicSlidingWindowLayer&) = default;
 };
 
 }  // namespace kvcache

@@ -28,7 +28,9 @@ struct ForwardInput {
 // What a family's layers see of a step.
 class ForwardContext {
  public:
-  ForwardContext(Step& step, at::Device device);
+  // `layers`: what the model says of its layers. Throws ValueError where the step's cache hands a
+  // layer fewer past tokens than its queries see.
+  ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device);
 
   // Positions of the new tokens, int64 [batch, tokens], on the model's device.
   const at::Tensor& positions() const { return positions_; }
@@ -46,6 +48,7 @@ class ForwardContext {
   at::Device device_;
   at::Tensor positions_;
   std::optional<at::Tensor> valid_;
+  std::vector<Visible> visible_;  // by layer: the cache's columns, the model's pattern
   std::vector<std::pair<Visible, AttentionMask>> masks_;  // one per distinct Visible
 };
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/core/layer_spec.h"
 #include "kvcache/core/visible.h"
 
 namespace kvcache {
@@ -24,6 +26,17 @@ class Retention {
   // since left padding shifts each row's chunks. Throws ValueError if chunk < 1.
   static constexpr Retention chunked(std::int64_t chunk) {
     return Retention(Kind::chunked, checked(chunk, "attention chunk size"));
+  }
+
+  // What a model says of a layer. Throws ValueError for a type of layer that is not attention of
+  // these kinds.
+  static Retention of(const LayerSpec& spec) {
+    if (spec.type == kFullAttention) return full();
+    if (spec.type == kSlidingAttention) return sliding(spec.window);
+    if (spec.type == kChunkedAttention) return chunked(spec.window);
+    throw ValueError(c10::str("layer type '", spec.type, "' has no attention window of its own; ",
+                              kFullAttention, ", ", kSlidingAttention, " and ", kChunkedAttention,
+                              " have"));
   }
 
   // Position of the oldest token that a query following `seen` tokens may need.

@@ -45,7 +45,8 @@ class Storage {
   // what is held; what it throws has changed nothing.
   virtual View stage(const StageInput& input) = 0;
 
-  // Ends the views of the step and copies what must outlive them. May throw and allocate.
+  // After the last reader of the step's view: copies what must outlive it, and may throw and
+  // allocate. The view's content stays until the storage is next touched.
   virtual void seal() = 0;
 
   // Makes the step true: integers and handles only.

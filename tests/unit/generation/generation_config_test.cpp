@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "kvcache/core/errors.h"
@@ -192,6 +193,13 @@ TEST(GenerationConfig, LengthsAndTokensOutOfRangeAreErrors) {
   EXPECT_THAT(invalid({.eos_token_id = {{1, -1}}}), HasSubstr("eos_token_id"));
   EXPECT_THAT(invalid({.pad_token_id = -1}), HasSubstr("pad_token_id"));
   EXPECT_THAT(invalid({.bos_token_id = -1}), HasSubstr("bos_token_id"));
+}
+
+TEST(GenerationConfig, LengthsStayFarFromOverflow) {
+  EXPECT_THAT(invalid({.max_new_tokens = std::numeric_limits<std::int64_t>::max()}),
+              HasSubstr("max_new_tokens must be at most 1099511627776"));
+  EXPECT_THAT(invalid({.min_new_tokens = std::numeric_limits<std::int64_t>::max()}),
+              HasSubstr("min_new_tokens must be at most"));
 }
 
 TEST(GenerationConfig, CacheKindsThatAreNotThereYetSaySo) {

@@ -111,6 +111,32 @@ TokenRows padded_rows() {
   return {ids.unsqueeze(0), ids.ne(40).unsqueeze(0)};
 }
 
+// How many of the tokens with these probabilities top_p keeps.
+std::int64_t kept_by_top_p(double p, const at::Tensor& probabilities) {
+  const TokenRows text{at::zeros({1, 1}, at::kLong)};
+  const at::Tensor scores = probabilities.log().unsqueeze(0);
+  return TopPLogitsWarper(p).process(text, scores).isfinite().sum().item<std::int64_t>();
+}
+
+TEST(LogitsProcessors, F45TopPExactlyOnAStep) {
+  const at::Tensor three = at::tensor({0.5F, 0.3F, 0.2F});
+  EXPECT_EQ(kept_by_top_p(0.5, three), 1);
+  EXPECT_EQ(kept_by_top_p(0.79, three), 2);
+  EXPECT_EQ(kept_by_top_p(0.8, three), 2);
+  EXPECT_EQ(kept_by_top_p(0.81, three), 3);
+  EXPECT_EQ(kept_by_top_p(0.5, at::tensor({0.5F, 0.5F})), 1);
+}
+
+TEST(LogitsProcessors, F46TopPSumsInFloat32) {
+  const TokenRows text{at::zeros({1, 1}, at::kLong)};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor scores = at::zeros({1, 4096}, dtype);
+    EXPECT_EQ(TopPLogitsWarper(0.5).process(text, scores).isfinite().sum().item<std::int64_t>(),
+              2048)
+        << dtype;
+  }
+}
+
 TEST(LogitsProcessors, F34RepetitionPenaltyIgnoresPadding) {
   const at::Tensor scores = at::linspace(-2, 2, 64).unsqueeze(0);
   const TokenRows solo{at::tensor({12, 13, 14}, at::kLong).unsqueeze(0)};

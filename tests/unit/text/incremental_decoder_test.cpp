@@ -60,7 +60,7 @@ const char* const kTexts[] = {"你好，世界！没有空格的文字",
                               "the end。é\U0001F600!",
                               ""};
 
-TEST(IncrementalDecoder, GivesEachCharacterAtItsLastByte) {
+TEST(IncrementalDecoder, F48GivesEachCharacterAtItsLastByte) {
   const Tokenizer tokenizer = byte_tokenizer();
   for (const std::string text : kTexts) {
     IncrementalDecoder decoder(tokenizer);
@@ -74,7 +74,7 @@ TEST(IncrementalDecoder, GivesEachCharacterAtItsLastByte) {
   }
 }
 
-TEST(IncrementalDecoder, KeepsReplacementSignsAndGoesOn) {
+TEST(IncrementalDecoder, F48KeepsReplacementSignsAndGoesOn) {
   const Tokenizer tokenizer = byte_tokenizer();
   IncrementalDecoder decoder(tokenizer);
   EXPECT_EQ(decoder.push(Ids{0xEF, 0xBF}), "");
