@@ -76,29 +76,47 @@ void check_cache(const Prompt& prompt, const Cache& cache) {
       "batch_repeat_interleave or batch_select_indices, or reset it"));
 }
 
+// Index of the first row of bool [rows, columns] with a false after a true; the number of rows if
+// there is none.
+std::int64_t first_row_with_holes(const at::Tensor& valid) {
+  const at::Tensor holes = valid.cumsum(1).gt(0).logical_and(valid.logical_not());
+  return first_false(holes.any(1).logical_not());
+}
+
+bool has_windows(const CausalLM& model) {
+  const std::vector<LayerSpec> layers = model.config().layer_specs();
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerSpec& layer) { return layer.window > 0; });
+}
+
 // A window counts columns, so pads between a row's tokens would push tokens out of it that the row
 // alone would still see.
 void check_continuation(const Prompt& prompt, const CausalLM& model, const Cache& cache) {
   const bool own_past = prompt.valid && prompt.valid->size(1) > prompt.tokens();
   if (!prompt.continuation || own_past || cache.history().all_valid()) return;
-  const std::vector<LayerSpec> layers = model.config().layer_specs();
-  if (std::all_of(layers.begin(), layers.end(),
-                  [](const LayerSpec& layer) { return layer.window == 0; })) {
-    return;
-  }
+  if (!has_windows(model)) return;
   const at::Tensor valid = cache.history().valid();
-  const at::Tensor holes = valid.cumsum(1).gt(0).logical_and(valid.logical_not());
-  const std::int64_t row = first_false(holes.any(1).logical_not());
+  const std::int64_t row = first_row_with_holes(valid);
   check_state(row == valid.size(0), "row ", row,
               " of the cache holds padding between its tokens (it had ended before others), which "
               "layers with a window cannot go on from; pass the whole text instead, padded on the "
               "left");
 }
 
+// The same within the prompt's own mask.
+void check_holes(const Prompt& prompt, const CausalLM& model) {
+  if (!prompt.valid || !has_windows(model)) return;
+  const std::int64_t row = first_row_with_holes(*prompt.valid);
+  check_value(
+      row == prompt.rows(), "row ", row,
+      " of attention_mask has padding between its tokens, which layers with a window cannot "
+      "leave out; pass the row without it, padded on the left");
+}
+
 }  // namespace
 
 Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const CausalLM& model,
-                   const Cache* cache) {
+                   Cache* cache) {
   const std::int64_t cached = cache == nullptr ? 0 : cache->history().seen();
   check_value(cache != nullptr || !inputs.continuation,
               "a continuation needs the cache that it continues, as past_key_values");
@@ -112,7 +130,9 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const C
     if (prompt.valid) prompt.valid = prompt.valid->repeat_interleave(copies, 0);
   }
   prompt.ids = prompt.ids.contiguous();
+  check_holes(prompt, model);
   if (cache != nullptr) {
+    cache->check_fits(model.config().layer_specs(), model.dtype());
     check_cache(prompt, *cache);
     check_continuation(prompt, model, *cache);
   }

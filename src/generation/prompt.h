@@ -30,7 +30,7 @@ struct Prompt {
 // Checks everything about the inputs, also against the cache (null: none), and changes nothing.
 // Throws ValueError; RuntimeError for a continuation that could not be exact.
 Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const CausalLM& model,
-                   const Cache* cache);
+                   Cache* cache);
 
 // The whole text: what the cache holds (unknown tokens as padding) and the prompt.
 TokenRows whole_text(const Prompt& prompt, const Cache* cache);

@@ -98,7 +98,7 @@ at::Tensor TokenLoop::choose(const at::Tensor& logits) {
   const TokenRows text = text_.text();
   at::Tensor scores = logits;
   for (const auto& processor : processors_) scores = processor->process(text, scores);
-  check_value(scores.sizes() == logits.sizes(), "a logits processor made scores of shape ",
+  check_state(scores.sizes() == logits.sizes(), "a logits processor made scores of shape ",
               scores.sizes(), " out of ", logits.sizes(), "; it must keep the shape");
   return config_.do_sample.value_or(false) ? choose_at_random(scores, *inputs_.generator)
                                            : choose_best(scores);
@@ -115,7 +115,11 @@ bool TokenLoop::take(const at::Tensor& chosen) {
   if (inputs_.streamer != nullptr) inputs_.streamer->put(tokens.to(at::kCPU));
   const TokenRows text = text_.text();
   for (const auto& criterion : criteria_) {
-    running_ = running_.logical_and(criterion->complete(text).logical_not());
+    const at::Tensor complete = criterion->complete(text);
+    check_state(complete.sizes() == running_.sizes() && complete.scalar_type() == at::kBool,
+                "a stopping criterion gave ", complete.dtype(), " ", complete.sizes(),
+                "; it must give bool ", running_.sizes(), ", one a row");
+    running_ = running_.logical_and(complete.logical_not());
   }
   return text.length() < max_length_ && running_.any().item<bool>();
 }

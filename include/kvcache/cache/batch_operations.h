@@ -50,6 +50,23 @@ class CountBytes final : public Visitor {
   ByteCounts counts;
 };
 
+// Refuses keys and values of another dtype. Throws ValueError.
+class CheckDtype final : public Visitor {
+ public:
+  explicit CheckDtype(at::ScalarType dtype) : dtype_(dtype) {}
+
+  void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+    check_value(!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype_,
+                "the cache's ", info.name, " are ",
+                tensor.defined() ? tensor.scalar_type() : dtype_, ", but the model computes in ",
+                dtype_, "; reset the cache or convert the model");
+  }
+  void count(std::string_view, std::int64_t&) override {}
+
+ private:
+  at::ScalarType dtype_;
+};
+
 // Checks `rows`, int [n] with values in [0, batch), and returns them. Throws ValueError.
 inline std::vector<std::int64_t> checked_rows(const at::Tensor& rows, std::int64_t batch) {
   check_value(rows.defined() && rows.dim() == 1 && rows.numel() > 0 &&

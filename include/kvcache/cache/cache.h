@@ -9,9 +9,11 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kvcache/cache/step.h"
 #include "kvcache/core/history.h"
+#include "kvcache/core/layer_spec.h"
 #include "kvcache/core/view.h"
 
 namespace kvcache {
@@ -53,6 +55,10 @@ class Cache {
 
   // The tokens seen.
   virtual const History& history() const = 0;
+
+  // Refuses what a model with these layers and this dtype could not go on with. Throws ValueError
+  // naming both sides; changes nothing.
+  virtual void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) = 0;
 
   // Whether crop(-tokens) would be exact. What it says is what crop does.
   virtual bool can_crop(std::int64_t tokens) const = 0;

@@ -43,8 +43,8 @@ class LayerStack {
   // Whether `index` names a layer that is here, or that may still be made. Throws ValueError if
   // not.
   void check_index(std::int64_t index) const {
-    check_value(has(index) || (lazy_ && index >= 0), "there is no layer ", index,
-                ": this cache has layers 0 to ", size() - 1);
+    check_value(has(index) || (lazy_ && index >= 0 && index < kMostLayers), "there is no layer ",
+                index, ": this cache has layers 0 to ", lazy_ ? kMostLayers - 1 : size() - 1);
   }
 
   // Makes the layers up to `index`, where they are made lazily.
@@ -82,6 +82,30 @@ class LayerStack {
     }
   }
 
+  // Forgets all.
+  void reset() noexcept {
+    for (auto& layer : layers_) layer->reset();
+    history.reset();
+    batch = 0;
+    reserved_ = 0;
+  }
+
+  // Refuses another number of layers than a model has, and windows shorter than the model's. Throws
+  // ValueError.
+  void check_layers(const std::vector<LayerSpec>& wanted) const {
+    check_value((lazy_ && size() == 0) || size() == static_cast<std::int64_t>(wanted.size()),
+                "the cache has ", size(), " layers, but the model ", wanted.size(),
+                "; make the cache from the model's config");
+    constexpr std::int64_t kLate = std::int64_t{1} << 40;  // when every window has moved on
+    for (std::int64_t i = 0; i < size(); ++i) {
+      const LayerSpec& spec = wanted[static_cast<std::size_t>(i)];
+      check_value(port(i).visible(kLate, 1).offset <= Retention::of(spec).visible(kLate, 1).offset,
+                  "layer ", i, " of the cache keeps less than the model's ", spec.type, " layer",
+                  spec.window > 0 ? c10::str(" of window ", spec.window) : std::string(), " sees",
+                  "; make the cache from the model's config");
+    }
+  }
+
   // Tokens seen by a layer; 0 for one that may still be made.
   std::int64_t seen(std::int64_t index) const {
     check_index(index);
@@ -91,6 +115,7 @@ class LayerStack {
   // What a step of `tokens` tokens is handed in a layer, also in one that may still be made.
   Visible visible(std::int64_t index, std::int64_t tokens) const {
     check_index(index);
+    check_value(tokens >= 1, "a step has at least one token, not ", tokens);
     if (!has(index)) return Retention::full().visible(0, tokens);
     return port(index).visible((*this)[index].seen(), tokens);
   }
@@ -193,6 +218,8 @@ class LayerStack {
   std::int64_t batch = 0;  // rows; 0 until the first keys come in
 
  private:
+  static constexpr std::int64_t kMostLayers = 10'000;  // of a cache that makes them lazily
+
   bool step_open_ = false;
   std::int64_t layers_at_open_ = 0;
   std::int64_t reserved_ = 0;  // tokens asked for by reserve()

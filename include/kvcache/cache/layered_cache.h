@@ -80,9 +80,13 @@ class LayeredCache : public Cache {
 
   void reset() override {
     stack_->check_no_step();
-    for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].reset();
-    stack_->history.reset();
-    stack_->batch = 0;
+    stack_->reset();
+  }
+
+  void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) override {
+    stack_->check_layers(layers);
+    detail::CheckDtype check(dtype);
+    detail::visit_all(*stack_, check);
   }
 
   void reserve(std::int64_t tokens) override;
@@ -96,7 +100,8 @@ class LayeredCache : public Cache {
 
   void batch_repeat_interleave(std::int64_t repeats) override {
     stack_->check_whole();
-    check_value(repeats >= 1, "rows can be repeated 1 time or more, not ", repeats);
+    check_value(repeats >= 1 && repeats <= kMostRepeats, "rows can be repeated 1 to ", kMostRepeats,
+                " times, not ", repeats);
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < stack_->batch; ++row) {
       rows.insert(rows.end(), static_cast<std::size_t>(repeats), row);
@@ -125,6 +130,9 @@ class LayeredCache : public Cache {
   }
 
  private:
+  static constexpr std::int64_t kMostRepeats = 65'536;
+  static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // that can be reserved
+
   detail::ByteCounts count_bytes() {
     detail::CountBytes counter;
     detail::visit_all(*stack_, counter);
@@ -193,7 +201,8 @@ inline void LayeredCache::activate_past_recording() {
 
 inline void LayeredCache::reserve(std::int64_t tokens) {
   stack_->check_no_step();
-  check_value(tokens >= 0, "reserve(", tokens, ") is not a number of tokens");
+  check_value(tokens >= 0 && tokens <= kMostTokens, "reserve(", tokens,
+              ") is not a number of tokens between 0 and ", kMostTokens);
   stack_->reserve(tokens);
 }
 

@@ -79,6 +79,8 @@ class Step {
     LayerStack& stack = open();
     const std::int64_t had = stack.size();
     stack.check_index(layer);
+    check_value(layer <= had, "layer ", layer, " has its turn before layer ", had,
+                "; a step goes through the layers in order");
     check_value(stack.has(layer) || seen_ == 0, "there is no layer ", layer, ": the cache's ", had,
                 " layers have seen ", seen_, " tokens, which a new layer would lack");
     stack.make_up_to(layer);
@@ -112,10 +114,13 @@ class Step {
 
  private:
   enum class Touch { none, staged, sealed };
+  static constexpr std::int64_t kMost = std::int64_t{1} << 31;
 
   void check(const LayerStack& stack, const StepInput& input) const {
     check_value(tokens_ > 0 && batch_ > 0, "a step needs at least one token and one row, but got ",
                 tokens_, " tokens and ", batch_, " rows");
+    check_value(tokens_ <= kMost && batch_ <= kMost / tokens_, "a step of ", tokens_,
+                " tokens and ", batch_, " rows is more than ", kMost, " tokens in all");
     stack.check_batch(batch_);
     for (std::int64_t i = 0; i < stack.size(); ++i) {
       const auto room = stack[i].room();
@@ -136,6 +141,9 @@ class Step {
                   input.valid->sizes());
       check_value(input.valid->size(0) == batch_, "the attention mask has ", input.valid->size(0),
                   " rows, but the step has ", batch_);
+      check_value(c10::isIntegralType(input.valid->scalar_type(), /*includeBool=*/true),
+                  "the attention mask must hold integers or booleans, but is ",
+                  input.valid->dtype());
     }
   }
 

@@ -25,8 +25,10 @@ inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
     check_value(keys.size(dim) == values.size(dim), "keys ", keys.sizes(), " and values ",
                 values.sizes(), " must agree in batch, heads and tokens");
   }
-  check_value(keys.size(0) > 0 && keys.size(2) > 0,
-              "a step must append at least one token of one row, but keys are ", keys.sizes());
+  check_value(keys.numel() > 0 && values.numel() > 0,
+              "a step must append at least one token of one "
+              "row, head and channel, but keys are ",
+              keys.sizes(), " and values ", values.sizes());
   check_value(keys.device() == values.device(), "keys are on ", keys.device(), " and values on ",
               values.device(), "; they must be on one device");
 }

@@ -77,6 +77,7 @@ class GrowingStorage final : public Storage {
     staged_.reset();
     release();
     held_ = {};
+    reserved_ = 0;
   }
 
   void visit(Visitor& visitor) override {
@@ -188,8 +189,18 @@ class GrowingStorage final : public Storage {
     if (!buffer_.keys.defined()) {
       buffer_ = allocate({input.keys, input.values}, slots);
     } else if (!fits(input.tokens())) {
-      move_to_front(fits_at_front(input.tokens()) ? buffer_ : allocate(buffer_, slots));
+      const bool in_place = fits_at_front(input.tokens()) && !aliases_buffer(input);
+      move_to_front(in_place ? buffer_ : allocate(buffer_, slots));
     }
+  }
+
+  // Whether the step's tensors are views that this storage gave out: moving tokens within the
+  // buffer would change them before they are read.
+  bool aliases_buffer(const StageInput& input) const {
+    for (const at::Tensor* given : {&input.keys, &input.values}) {
+      if (given->is_alias_of(buffer_.keys) || given->is_alias_of(buffer_.values)) return true;
+    }
+    return false;
   }
 
   static View as_view(KeyValue states, const StageInput& input) {

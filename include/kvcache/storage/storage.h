@@ -61,7 +61,7 @@ class Storage {
   // Keeps positions `keep` only. Requires keep to lie within held().
   virtual void trim(Range keep) = 0;
 
-  // Forgets all and lets the buffers go.
+  // Forgets all, also what was reserved, and lets the buffers go.
   virtual void reset() noexcept = 0;
 
   virtual void visit(Visitor& visitor) = 0;

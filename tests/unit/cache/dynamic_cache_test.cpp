@@ -1,6 +1,9 @@
 #include "kvcache/cache/dynamic_cache.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <limits>
 
 #include "tests/support/counting.h"
 
@@ -76,6 +79,38 @@ TEST(DynamicCache, RowOperations) {
   EXPECT_EQ(numbers(all.values, 3), (Numbers{1000, 1001, 3002}));
   EXPECT_THROW(cache.batch_select_indices(at::tensor({4}, at::kLong)), ValueError);
   EXPECT_THROW(cache.reorder_cache(at::tensor({0}, at::kLong)), ValueError);
+}
+
+// What update() returned may be handed back in: the storage does not move it before it is read.
+TEST(DynamicCache, TakesItsOwnViewsBackIn) {
+  const LayerSpec window6{.type = std::string(kSlidingAttention), .window = 6};
+  DynamicCache ours({window6}), control({window6});
+  at::Tensor fed = counting(0, 3, {1, 2, 2}), copy = fed;
+  for (int i = 0; i < 60; ++i) {
+    const at::Tensor kept = ours.update(fed, fed, 0).keys;
+    const at::Tensor expected = control.update(copy, copy, 0).keys.clone();
+    ASSERT_TRUE(kept.equal(expected)) << "round " << i;
+    const std::int64_t tokens = 1 + i % 3, first = i % (kept.size(2) - tokens + 1);
+    fed = kept.narrow(2, first, tokens);
+    copy = expected.narrow(2, first, tokens).clone();
+  }
+}
+
+TEST(DynamicCache, RefusesSizesBeyondReason) {
+  DynamicCache cache;
+  const at::Tensor states = counting(0, 1, {1, 1, 1});
+  EXPECT_THROW(cache.update(states, states, 3'000'000), ValueError);
+  EXPECT_EQ(cache.layer_count(), 0);
+  EXPECT_THROW(cache.update(at::ones({1, 0, 1, 8}), at::ones({1, 0, 1, 8}), 0), ValueError);
+  EXPECT_THROW(cache.reserve(std::numeric_limits<std::int64_t>::max()), ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = std::numeric_limits<std::int64_t>::max(), .batch = 1}),
+               ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 1, .batch = 1, .valid = at::full({1, 1}, 0.5)}),
+               ValueError);
+  EXPECT_THROW(cache.get_mask_sizes(-5, 0), ValueError);
+  cache.update(states, states, 0);
+  EXPECT_THROW(cache.batch_repeat_interleave(std::numeric_limits<std::int64_t>::max()), ValueError);
+  EXPECT_EQ(cache.get_seq_length(), 1);
 }
 
 }  // namespace
