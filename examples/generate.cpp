@@ -6,13 +6,16 @@
 
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <new>
 #include <random>
 #include <string_view>
+#include <system_error>
 
 #include "generate/arguments.h"
+#include "generate/output_file.h"
 #include "generate/prompts.h"
 #include "generate/report.h"
 #include "kvcache/core/errors.h"
@@ -43,7 +46,11 @@ GenerationConfig merged_config(const Arguments& arguments) {
 
 // A missing tokenizer is no fault where ids come in and go out.
 MaybeTokenizer load_tokenizer(const Arguments& arguments) {
-  if (arguments.prompts.empty() && !std::filesystem::exists(arguments.model / "tokenizer.json")) {
+  std::error_code ignored;  // what hinders the look-up hinders the loading too
+  const auto status = std::filesystem::status(arguments.model / "tokenizer.json", ignored);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    check_value(arguments.prompts.empty(), "--prompt needs a tokenizer, but ",
+                arguments.model.string(), " has no tokenizer.json; pass --input-ids instead");
     return std::nullopt;
   }
   return kvcache::Tokenizer::from_folder(arguments.model);
@@ -60,12 +67,6 @@ std::unique_ptr<kvcache::CausalLM> load(const Arguments& arguments, double& seco
   return model;
 }
 
-void check_output_path(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  check_value(std::filesystem::is_directory(folder), "--save-logits ", path.string(),
-              ": there is no folder ", folder.string());
-}
-
 void print(const Arguments& arguments, const Report& report, const kvcache::Output& output,
            bool streamed) {
   if (arguments.json) std::cout << json_report(report, output) << std::endl;
@@ -78,7 +79,7 @@ void print(const Arguments& arguments, const Report& report, const kvcache::Outp
 
 void run(const Arguments& arguments) {
   if (arguments.threads) at::set_num_threads(*arguments.threads);
-  if (arguments.save_logits) check_output_path(*arguments.save_logits);
+  if (arguments.save_logits) check_output_file("--save-logits", *arguments.save_logits);
   Report report{.config = merged_config(arguments), .tokenizer = load_tokenizer(arguments)};
   const TokenBatch batch = arguments.input_ids
                                ? read_token_file(*arguments.input_ids)
@@ -113,6 +114,7 @@ int main(int argc, char** argv) {
   try {
     const auto arguments = generate_program::parse_arguments(argc, argv);
     if (arguments) generate_program::run(*arguments);
+    if (!std::cout.flush()) return fail(kFailure, "standard output could not be written");
     return 0;
   } catch (const kvcache::ValueError& error) {
     return fail(kBadInput, error.what());

@@ -2,9 +2,11 @@
 #include <ATen/ops/tensor.h>
 #include <kvcache/kvcache.h>
 
+#include <exception>
 #include <iostream>
+#include <span>
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   if (argc != 3) return std::cerr << "usage: quickstart CHECKPOINT_FOLDER PROMPT\n", 2;
   const auto model = kvcache::load_model(argv[1]);
   const auto tokenizer = kvcache::Tokenizer::from_folder(argv[1]);
@@ -18,6 +20,10 @@ int main(int argc, char** argv) {
   const auto output = kvcache::generate(*model, {.input_ids = ids}, config, &cache);
 
   const auto row = output.sequences[0].contiguous();
-  std::cout << tokenizer.decode({row.data_ptr<int64_t>(), size_t(row.numel())}) << '\n'
+  const std::span ids_and_answer(row.data_ptr<int64_t>(), size_t(row.numel()));
+  std::cout << tokenizer.decode(ids_and_answer, {.skip_special_tokens = true}) << '\n'
             << cache.get_seq_length() << " tokens in " << cache.nbytes() << " bytes of cache\n";
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << '\n';
+  return 2;
 }

@@ -2,6 +2,7 @@
 # Answers KVCACHE_PROMPT with SmolLM2-135M-Instruct: installs, fetches and builds what is missing.
 # Arguments go to cmake, when the build tree is not configured yet or they are given.
 set -euo pipefail
+: "${KVCACHE_PROMPT:?the prompt is empty; ask with make run PROMPT=\"...\"}"
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh
@@ -21,7 +22,7 @@ model=$(python3 scripts/fetch_model.py | tail -n 1)
 prompt="<|im_start|>system
 You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 <|im_start|>user
-${KVCACHE_PROMPT:?set it to the question}<|im_end|>
+$KVCACHE_PROMPT<|im_end|>
 <|im_start|>assistant
 "
 build/release/examples/generate --model "$model" --prompt "$prompt" --max-new-tokens 256

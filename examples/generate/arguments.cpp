@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <iostream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "kvcache/core/errors.h"
 #include "kvcache/core/version.h"
@@ -29,13 +31,10 @@ constexpr int kMostThreads = 1024;
 struct RawArguments {
   std::string device = "cpu";
   std::string dtype = "auto";
-  std::string cache_config;
+  std::optional<std::string> cache_config;
   bool do_sample = false;
   bool no_cache = false;
   bool version = false;
-  std::string messages;    // not supported yet
-  std::string save_cache;  // not supported yet
-  std::string load_cache;  // not supported yet
 };
 
 c10::Device parse_device(const std::string& name) {
@@ -100,18 +99,46 @@ void add_field(CLI::App& app, const std::string& name, std::optional<T>& field,
       name, [&field](const T& value) { field = value; }, description);
 }
 
+void add_file(CLI::App& app, const std::string& name, std::optional<std::filesystem::path>& field,
+              const std::string& description) {
+  app.add_option_function<std::string>(
+         name,
+         [name, &field](const std::string& text) {
+           check_value(!text.empty(), name, " is empty; give the name of a file");
+           field = text;
+         },
+         description)
+      ->type_name("FILE.json");
+}
+
+// An option that is only known so far.
+void add_later(CLI::App& app, const std::string& name, const std::string& description,
+               const std::string& reason) {
+  app.add_option_function<std::string>(
+         name,
+         [name, reason](const std::string&) {
+           throw ValueError(name + " is not supported yet: " + reason);
+         },
+         description + " (not supported yet)")
+      ->type_name("FILE");
+}
+
 void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
   GenerationConfig& config = arguments.overrides;
-  app.add_option("--generation-config", arguments.generation_config,
-                 "JSON file of GenerationConfig's fields, over the checkpoint's own");
+  add_file(app, "--generation-config", arguments.generation_config,
+           "GenerationConfig's fields, over the checkpoint's own");
   add_integer(app, "--max-new-tokens", config.max_new_tokens, "tokens to make, at most");
   app.add_flag("--do-sample", raw.do_sample, "draw tokens at random instead of taking the best");
   add_field(app, "--temperature", config.temperature, "above 0; higher is more varied");
   add_integer(app, "--top-k", config.top_k, "draw from the k best tokens; 0: from all");
   add_field(app, "--top-p", config.top_p, "draw from the best tokens that add up to p");
-  add_integer(app, "--num-beams", config.num_beams, "beams of beam search; 1: none");
-  add_field(app, "--cache-implementation", config.cache_implementation, "kind of cache");
-  app.add_option("--cache-config", raw.cache_config, "the cache's settings, a JSON object");
+  add_integer(app, "--num-beams", config.num_beams, "beams of beam search (only 1 so far)");
+  add_field(app, "--cache-implementation", config.cache_implementation,
+            "kind of cache (only dynamic so far)");
+  app.add_option_function<std::string>(
+         "--cache-config", [&raw](const std::string& text) { raw.cache_config = text; },
+         "the cache's settings, a JSON object")
+      ->type_name("JSON");
   app.add_flag("--no-cache", raw.no_cache, "compute the whole text at each step");
   app.add_option_function<std::string>(
          "--seed", [&](const std::string& text) { arguments.seed = parse_seed(text); },
@@ -126,34 +153,61 @@ void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("TEXT");
-  app.add_option("--messages", raw.messages, "JSON file of chat messages (not supported yet)");
-  app.add_option("--input-ids", arguments.input_ids,
-                 R"(JSON file {"input_ids": [[...]], "attention_mask": [[...]]})");
+  add_later(app, "--messages", "chat messages, as JSON",
+            "chat templates come later; pass the text by --prompt");
+  add_file(app, "--input-ids", arguments.input_ids,
+           R"({"input_ids": [[...]], "attention_mask": [[...]]})");
   add_generation_options(app, arguments, raw);
   app.add_option("--device", raw.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--dtype", raw.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
   add_integer(app, "--threads", arguments.threads, "threads to compute with");
   app.add_flag("--json", arguments.json, "print one JSON object instead of streaming text");
-  app.add_option("--save-logits", arguments.save_logits, "safetensors file for each step's scores");
-  app.add_option("--save-cache", raw.save_cache, "file for the cache (not supported yet)");
-  app.add_option("--load-cache", raw.load_cache, "cache to begin from (not supported yet)");
+  add_file(app, "--save-logits", arguments.save_logits, "takes each step's scores");
+  app.get_option("--save-logits")->type_name("FILE.safetensors");
+  add_later(app, "--save-cache", "takes the cache", "caches cannot be saved");
+  add_later(app, "--load-cache", "cache to begin from", "caches cannot be loaded");
   app.add_flag("--quiet", arguments.quiet, "nothing on standard error but errors");
   app.add_flag("--version", raw.version, "print the version");
 }
 
-void refuse_later_options(const RawArguments& raw) {
-  check_value(
-      raw.messages.empty(),
-      "--messages is not supported yet: chat templates come later; pass the text by --prompt");
-  check_value(raw.save_cache.empty(), "--save-cache is not supported yet: caches cannot be saved");
-  check_value(raw.load_cache.empty(), "--load-cache is not supported yet: caches cannot be loaded");
+void check_model(const std::filesystem::path& model) {
+  check_value(!model.empty(), "--model is missing: name the folder of a checkpoint");
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(model, error);
+  check_value(folder, "--model ", model.string(), " is not a folder",
+              error ? " (" + error.message() + ")" : "", "; name that of a checkpoint");
+  const auto config = std::filesystem::status(model / "config.json", error).type();
+  check_value(config != std::filesystem::file_type::not_found, "--model ", model.string(),
+              " is no checkpoint: it has no config.json");
+  check_value(config != std::filesystem::file_type::none, "--model ", model.string(),
+              ": its config.json cannot be read: ", error.message());
+}
+
+// The field's checks are the config's own; this one keeps its text from being more than a field.
+std::optional<std::string> parse_cache_config(const std::string& text) {
+  const auto object = nlohmann::json::parse(text, nullptr, false);
+  check_value(object.is_object(), "--cache-config must be a JSON object, but is ",
+              text.empty() ? "empty" : text);
+  return GenerationConfig::from_json(fmt::format(R"({{"cache_config": {}}})", text),
+                                     "--cache-config")
+      .cache_config;
+}
+
+// What went wrong with the options, in this program's words where CLI11's are not plain.
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->count() > 1 && option->get_expected_max() == 1) {
+        return fmt::format("{} is given {} times; give it once", option->get_name(),
+                           option->count());
+      }
+    }
+  }
+  return std::string(error.what()) + "; see --help";
 }
 
 void check(Arguments& arguments, const RawArguments& raw) {
-  refuse_later_options(raw);
-  check_value(!arguments.model.empty(), "--model is missing: name the folder of a checkpoint");
-  check_value(std::filesystem::is_directory(arguments.model), "--model ", arguments.model.string(),
-              " is not a folder; name that of a checkpoint");
+  check_model(arguments.model);
   check_value(arguments.prompts.empty() != !arguments.input_ids,
               "give either --prompt or --input-ids to say what to go on from");
   arguments.device = parse_device(raw.device);
@@ -163,11 +217,7 @@ void check(Arguments& arguments, const RawArguments& raw) {
               ", but is ", threads);
   if (raw.do_sample) arguments.overrides.do_sample = true;
   if (raw.no_cache) arguments.overrides.use_cache = false;
-  if (!raw.cache_config.empty()) {
-    const std::string object = fmt::format(R"({{"cache_config": {}}})", raw.cache_config);
-    arguments.overrides.cache_config =
-        GenerationConfig::from_json(object, "--cache-config").cache_config;
-  }
+  if (raw.cache_config) arguments.overrides.cache_config = parse_cache_config(*raw.cache_config);
 }
 
 }  // namespace
@@ -175,7 +225,8 @@ void check(Arguments& arguments, const RawArguments& raw) {
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   Arguments arguments;
   RawArguments raw;
-  CLI::App app("Makes text with a language model, token by token over a cache.", "generate");
+  CLI::App app("Makes text with a language model, token by token over a cache.",
+               argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "generate");
   app.set_help_flag("--help", "print this help");
   add_options(app, arguments, raw);
   try {
@@ -184,7 +235,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
     std::cout << app.help();
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    throw ValueError(error.what());
+    throw ValueError(usage_error(app, error));
   }
   if (raw.version) {
     std::cout << "kvcache-generate " << kvcache::kVersion << '\n';

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kvcache/core/errors.h"
 #include "kvcache/io/read_text_file.h"
@@ -42,13 +43,31 @@ at::Tensor read_rows(const json& object, const char* name, const std::string& so
       throw wrong(fmt::format("but holds rows of {} and {}", rows.front().size(), row.size()));
     }
     for (const json& id : row) {
-      if (!id.is_number_integer()) throw wrong("but holds " + id.dump());
+      const bool too_large = id.is_number_unsigned() && id.get<std::uint64_t>() > INT64_MAX;
+      if (!id.is_number_integer() || too_large) throw wrong("but holds " + id.dump());
       flat.push_back(id.get<std::int64_t>());
     }
   }
   return at::tensor(flat, at::kLong)
       .reshape(
           {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows.front().size())});
+}
+
+// The parser alone would keep the last of two fields of one name.
+json parse_token_file(const std::filesystem::path& path) {
+  std::set<std::string> names;
+  const auto once = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::key && depth == 1) {
+      const auto& name = parsed.get_ref<const std::string&>();
+      check_value(names.insert(name).second, path.string(), " has the field ", name, " twice");
+    }
+    return true;
+  };
+  try {
+    return json::parse(kvcache::read_text_file(path), once);
+  } catch (const json::exception& error) {
+    throw ValueError(fmt::format("{} is not valid JSON: {}", path.string(), error.what()));
+  }
 }
 
 }  // namespace
@@ -76,12 +95,7 @@ TokenBatch tokenize(const std::vector<std::string>& texts, const kvcache::Tokeni
 }
 
 TokenBatch read_token_file(const std::filesystem::path& path) {
-  json object;
-  try {
-    object = json::parse(kvcache::read_text_file(path));
-  } catch (const json::exception& error) {
-    throw ValueError(fmt::format("{} is not valid JSON: {}", path.string(), error.what()));
-  }
+  const json object = parse_token_file(path);
   check_value(
       object.is_object() && object.contains("input_ids"), path.string(),
       R"( must be an object {"input_ids": [[...], ...]}, with "attention_mask" if need be)");
@@ -90,7 +104,7 @@ TokenBatch read_token_file(const std::filesystem::path& path) {
                 " has a field that is neither input_ids nor attention_mask: ", name);
   }
   TokenBatch batch{.ids = read_rows(object, "input_ids", path.string()), .mask = {}};
-  if (object.contains("attention_mask")) {
+  if (!object.value("attention_mask", json()).is_null()) {
     batch.mask = read_rows(object, "attention_mask", path.string());
   }
   return batch;

@@ -104,7 +104,8 @@ std::string summary(const Report& report, const Output& output) {
   const kvcache::Timings& timings = output.timings;
   const CacheFacts cache = facts_of(output);
   return fmt::format(
-      "{} tokens ({} prompt {:.1f} tokens/s, decode {:.1f} tokens/s), cache {} of {} tokens, {}",
+      "{} new tokens (prompt of {} at {:.1f} tokens/s, then {:.1f} tokens/s), cache {} of {} "
+      "tokens, {}",
       rows * (output.sequences.size(1) - report.prompt_tokens), timings.prefill_tokens,
       per_second(timings.prefill_tokens, timings.prefill_s),
       per_second(timings.decode_tokens, timings.decode_s), cache.kind, cache.length,

@@ -37,11 +37,22 @@ struct TemporaryFile {
   int fd;
 };
 
+// Renaming over anything but a regular file would take away what other programs hold on to.
+void check_replaceable(const std::filesystem::path& path) {
+  using std::filesystem::file_type;
+  std::error_code error;
+  const file_type type = std::filesystem::status(path, error).type();
+  check_value(type != file_type::none, "cannot write ", in_quotes(path.native()), ": ",
+              error.message());
+  check_value(type != file_type::directory, "cannot write ", in_quotes(path.native()),
+              ": it is a directory; give the name of a file");
+  check_value(type == file_type::regular || type == file_type::not_found, "cannot write ",
+              in_quotes(path.native()), ": it is a pipe, socket or device, not a regular file");
+}
+
 // mkstemp would make the file private to its owner; this one gets the usual permissions.
 TemporaryFile make_temporary_beside(const std::filesystem::path& path) {
-  std::error_code ignored;  // whatever hinders the look-up hinders the opening below too
-  check_value(!std::filesystem::is_directory(path, ignored), "cannot write ",
-              in_quotes(path.native()), ": it is a directory; give the name of a file");
+  check_replaceable(path);
   for (int attempt = 0;; ++attempt) {
     const std::string name = c10::str(".kvcache-", ::getpid(), "-", attempt, ".tmp");
     const std::filesystem::path temporary = folder_of(path) / name;

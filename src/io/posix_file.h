@@ -43,7 +43,8 @@ OpenedFile open_regular_file(const std::filesystem::path& path);
 // Destroyed before that, it leaves no trace.
 class AtomicFile {
  public:
-  // Throws ValueError if `path` is a directory or no file can be made in its folder.
+  // Throws ValueError if `path` is there and no regular file, or no file can be made in its
+  // folder.
   explicit AtomicFile(const std::filesystem::path& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

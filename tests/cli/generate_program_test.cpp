@@ -1,6 +1,7 @@
 // The generate program's command line: what it prints where, and its exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -109,9 +110,15 @@ TEST_F(GenerateProgram, VersionAndHelp) {
                              "--save-logits",
                              "--save-cache",
                              "--load-cache",
-                             "--quiet"}) {
+                             "--quiet",
+                             "FILE.json",
+                             "(only 1 so far)",
+                             "(only dynamic so far)"}) {
     EXPECT_THAT(help.out, HasSubstr(option));
   }
+  const std::filesystem::path renamed = folder_ / "kvcache-generate";
+  std::filesystem::create_symlink(KVCACHE_GENERATE_PROGRAM, renamed);
+  EXPECT_THAT(run_program(renamed.string(), {"--help"}).out, HasSubstr("Usage: kvcache-generate"));
 }
 
 TEST_F(GenerateProgram, PrintsOneJsonObject) {
@@ -166,7 +173,7 @@ TEST_F(GenerateProgram, StreamsTextAndSumsUp) {
   const ProgramResult streamed = run(arguments);
   ASSERT_EQ(streamed.code, 0) << streamed.error;
   EXPECT_EQ(streamed.out.size(), 7u) << streamed.out;  // one letter a token, and the line's end
-  EXPECT_THAT(streamed.error, HasSubstr("6 tokens"));
+  EXPECT_THAT(streamed.error, HasSubstr("6 new tokens (prompt of 5 at "));
   EXPECT_THAT(streamed.error, HasSubstr("cache dynamic of 10 tokens"));
 
   Arguments quiet = arguments;
@@ -212,7 +219,7 @@ TEST_F(GenerateProgram, RunsInOtherDtypesAndThreads) {
 TEST_F(GenerateProgram, MasksComeFromTheFile) {
   const std::string file =
       write("padded.json", R"({"input_ids": [[0, 0, 5, 6]], "attention_mask": [[0, 0, 1, 1]]})");
-  const std::string bare = write("bare.json", R"({"input_ids": [[5, 6]]})");
+  const std::string bare = write("bare.json", R"({"input_ids": [[5, 6]], "attention_mask": null})");
   const auto made = [&](const std::string& path) {
     const ProgramResult result =
         run({"--model", kLlama, "--input-ids", path, "--max-new-tokens", "4", "--json"});
@@ -240,13 +247,59 @@ TEST_F(GenerateProgram, WrongUsageIsRefused) {
   expect_refused(run_ids({"--threads", "100000000"}), "--threads must be from 1 to 1024");
   expect_refused(run_ids({"--seed", "18446744073709551616"}), "--seed must be an integer");
   expect_refused(run_ids({"--max-new-tokens", "9223372036854775808"}), "--max-new-tokens must be");
-  expect_refused(run_ids({"--save-logits", "/nowhere/at/all/x"}), "--save-logits");
-  expect_refused(run({"--model", kLlama, "--prompt", "x"}), "tokenizer.json");
+  expect_refused(run_ids({"--model", kLlama}), "--model is given 2 times; give it once");
+  expect_refused(run_ids({"--frobnicate"}), "; see --help");
+  expect_refused(run_ids({"--generation-config", ""}), "--generation-config is empty");
+  expect_refused(run_ids({"--cache-config", ""}), "--cache-config must be a JSON object");
+  expect_refused(run_ids({"--cache-config", "{bad"}), "but is {bad\n");
+  expect_refused(run({"--model", kLlama, "--prompt", "x"}),
+                 "no tokenizer.json; pass --input-ids instead");
+}
+
+TEST_F(GenerateProgram, SavesLogitsOnlyWhereAFileCanBe) {
+  const auto refuse = [&](const std::string& path, const std::string& part) {
+    expect_refused(run_ids({"--save-logits", path}), part);
+  };
+  refuse("", "--save-logits is empty");
+  refuse("/nowhere/at/all/x", "there is no folder /nowhere/at/all");
+  refuse(folder_.string(), "is a folder");
+  refuse("/dev/null", "is a pipe, socket or device");
+  refuse("/proc/logits", "no file can be made in /proc");
+  const std::filesystem::path pipe = folder_ / "pipe", loop = folder_ / "loop";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  refuse(pipe.string(), "is a pipe, socket or device");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  std::filesystem::create_symlink(loop, loop);
+  refuse(loop.string(), "symbolic links");
+}
+
+TEST_F(GenerateProgram, SymbolicLinksInALoopAreRefused) {
+  const std::filesystem::path loop = folder_ / "loop";
+  std::filesystem::create_symlink(loop, loop);
+  expect_refused(run({"--model", loop.string(), "--prompt", "x"}), "symbolic links");
+  std::filesystem::create_directory(folder_ / "model");
+  std::filesystem::create_symlink("config.json", folder_ / "model/config.json");
+  expect_refused(run({"--model", (folder_ / "model").string(), "--prompt", "x"}), "symbolic links");
+}
+
+TEST_F(GenerateProgram, FailsWhereStandardOutputIsFull) {
+  const std::string ids = write("ids.json", R"({"input_ids": [[5, 6, 7]]})");
+  const Arguments text{"--model", kLlama, "--input-ids", ids, "--max-new-tokens", "2"};
+  Arguments as_json = text;
+  as_json.push_back("--json");
+  for (const Arguments& arguments : {text, as_json, Arguments{"--help"}, Arguments{"--version"}}) {
+    const ProgramResult result = run_onto("/dev/full", KVCACHE_GENERATE_PROGRAM, arguments);
+    EXPECT_EQ(result.code, 3);
+    EXPECT_THAT(result.error, HasSubstr("error: standard output could not be written"));
+  }
 }
 
 TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
   expect_refused(run_ids({"--messages", "m.json"}), "--messages is not supported yet");
   expect_refused(run_ids({"--num-beams", "4"}), "num_beams = 4 is not supported yet");
+  expect_refused(run_ids({"--messages", ""}), "--messages is not supported yet");
+  expect_refused(run_ids({"--save-cache", ""}), "--save-cache is not supported yet");
+  expect_refused(run_ids({"--load-cache", ""}), "--load-cache is not supported yet");
   expect_refused(run_ids({"--save-cache", "c"}), "--save-cache is not supported yet");
   expect_refused(run_ids({"--load-cache", "c"}), "--load-cache is not supported yet");
   expect_refused(run_ids({"--cache-implementation", "static"}), "not supported yet");
@@ -270,6 +323,8 @@ TEST_F(GenerateProgram, FaultyFilesAreRefused) {
   expect_refused(ids(R"({"input_ids": []})"), "at least one row");
   expect_refused(ids(R"({"input_ids": [[]]})"), "at least one row and one token");
   expect_refused(ids(R"({"input_ids": [[99]]})"), "99");
+  expect_refused(ids(R"({"input_ids": [[18446744073709551615]]})"), "holds 18446744073709551615");
+  expect_refused(ids(R"({"input_ids": [[1]], "input_ids": [[2]]})"), "input_ids twice");
   expect_refused(ids(R"({"input_ids": [[1]], "mask": [[1]]})"), "mask");
   expect_refused(ids(R"({"attention_mask": [[1]]})"), "input_ids");
   expect_refused(ids("{"), "i.json");
@@ -279,7 +334,7 @@ TEST_F(GenerateProgram, FaultyFilesAreRefused) {
 TEST_F(GenerateProgram, AModelThatIsNoneIsRefused) {
   expect_refused(run({"--model", folder_.string(), "--input-ids",
                       write("ids.json", R"({"input_ids": [[5]]})")}),
-                 "config.json");
+                 "is no checkpoint: it has no config.json");
 }
 
 }  // namespace

@@ -53,12 +53,21 @@ class ProgramTest : public ::testing::Test {
 
   ProgramResult run_program(const std::string& program,
                             const std::vector<std::string>& arguments) const {
-    const std::filesystem::path out = folder_ / "stdout", error = folder_ / "stderr";
+    const std::filesystem::path out = folder_ / "stdout";
+    ProgramResult result = run_onto(out, program, arguments);
+    result.out = read_whole(out);
+    return result;
+  }
+
+  // With `out` as standard output, which is not read.
+  ProgramResult run_onto(const std::filesystem::path& out, const std::string& program,
+                         const std::vector<std::string>& arguments) const {
+    const std::filesystem::path error = folder_ / "stderr";
     std::string command = in_shell_quotes(program);
     for (const std::string& argument : arguments) command += " " + in_shell_quotes(argument);
     command += " > " + in_shell_quotes(out.string()) + " 2> " + in_shell_quotes(error.string());
     const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_whole(out), read_whole(error)};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, {}, read_whole(error)};
   }
 
   std::filesystem::path folder_;

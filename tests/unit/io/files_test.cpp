@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <kvcache/io/mapped_file.h>
 #include <kvcache/io/read_text_file.h>
+#include <kvcache/io/safetensors.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -98,6 +99,19 @@ TEST(MappedFile, ReleasesOnlyWithinTheFile) {
                 HasSubstr("the mapping has 5 bytes"));
   }
   EXPECT_EQ(text_of(file), "hello");
+}
+
+TEST(SaveSafetensors, ReplacesRegularFilesOnly) {
+  const TempFolder folder;
+  const auto pipe = folder.path() / "pipe", loop = folder.path() / "loop";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(value_error([&] { save_safetensors(pipe, {}); }), HasSubstr("not a regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_THAT(value_error([&] { save_safetensors("/dev/null", {}); }),
+              HasSubstr("not a regular file"));
+  std::filesystem::create_symlink(loop, loop);
+  EXPECT_THAT(value_error([&] { save_safetensors(loop, {}); }), HasSubstr("symbolic links"));
+  EXPECT_TRUE(std::filesystem::is_symlink(loop));
 }
 
 TEST(ReadTextFile, ReadsAllBytes) {
