@@ -18,5 +18,7 @@ if(TARGET generate)
   install(TARGETS generate DESTINATION "${CMAKE_INSTALL_BINDIR}")
   install(CODE "
     set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
-    file(RENAME \"\${folder}/generate\" \"\${folder}/kvcache-generate\")")
+    file(RENAME \"\${folder}/generate\" \"\${folder}/kvcache-generate\")
+    list(TRANSFORM CMAKE_INSTALL_MANIFEST_FILES
+         REPLACE \"/${CMAKE_INSTALL_BINDIR}/generate\$\" \"/${CMAKE_INSTALL_BINDIR}/kvcache-generate\")")
 endif()

@@ -1,6 +1,6 @@
 #include "kvcache/generation/generation_config.h"
 
-#include <cmath>
+#include <limits>
 
 #include "kvcache/core/errors.h"
 
@@ -13,10 +13,23 @@ void check_at_least(const char* name, const std::optional<std::int64_t>& value,
               value.value_or(0));
 }
 
+void check_at_most(const char* name, const std::optional<std::int64_t>& value,
+                   std::int64_t largest) {
+  check_value(value.value_or(largest) <= largest, name, " must be at most ", largest, ", but is ",
+              value.value_or(0));
+}
+
 void check_fraction(const char* name, const std::optional<double>& value) {
   check_value(!value || (*value >= 0 && *value <= 1), name, " must be in [0, 1], but is ",
               value.value_or(0));
 }
+
+// What scores, float32, can be divided by.
+bool is_float_factor(double value) {
+  return value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max();
+}
+
+constexpr std::int64_t kMostSequences = 65'536;
 
 // So that sums of lengths stay far from overflow.
 constexpr std::int64_t kLongestText = std::int64_t{1} << 40;
@@ -24,8 +37,7 @@ constexpr std::int64_t kLongestText = std::int64_t{1} << 40;
 void check_length(const char* name, const std::optional<std::int64_t>& value,
                   std::int64_t smallest) {
   check_at_least(name, value, smallest);
-  check_value(value.value_or(0) <= kLongestText, name, " must be at most ", kLongestText,
-              ", but is ", value.value_or(0));
+  check_at_most(name, value, kLongestText);
 }
 
 void check_lengths(const GenerationConfig& config) {
@@ -41,16 +53,17 @@ void check_choice(const GenerationConfig& config) {
   check_value(config.num_beams.value_or(1) == 1, "num_beams = ", config.num_beams.value_or(1),
               " is not supported yet: beam search comes later; leave it at 1");
   const double temperature = config.temperature.value_or(1);
-  check_value(std::isfinite(temperature) && temperature >= 0 && (temperature > 0 || !sample),
-              "temperature must be above 0 when sampling, but is ", temperature,
-              "; for the best token at each step set do_sample to false");
+  check_value(is_float_factor(temperature) || (temperature == 0 && !sample),
+              "temperature must be above 0 when sampling and a normal float32, but is ",
+              temperature, "; for the best token at each step set do_sample to false");
   check_at_least("top_k", config.top_k, 0);
   check_fraction("top_p", config.top_p);
   check_fraction("min_p", config.min_p);
   const double penalty = config.repetition_penalty.value_or(1);
-  check_value(std::isfinite(penalty) && penalty > 0,
-              "repetition_penalty must be above 0 (1: off), but is ", penalty);
+  check_value(is_float_factor(penalty),
+              "repetition_penalty must be above 0 (1: off) and a normal float32, but is ", penalty);
   check_at_least("num_return_sequences", config.num_return_sequences, 1);
+  check_at_most("num_return_sequences", config.num_return_sequences, kMostSequences);
   check_value(sample || config.num_return_sequences.value_or(1) == 1,
               "num_return_sequences = ", config.num_return_sequences.value_or(1),
               " needs do_sample: greedy decoding would make the same text each time");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "generation/json_fields.h"
+#include "io/posix_file.h"
 #include "io/strict_json.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/generation_config.h"
@@ -95,9 +96,9 @@ GenerationConfig GenerationConfig::from_json(std::string_view text, std::string_
 
 GenerationConfig GenerationConfig::from_pretrained(const std::filesystem::path& folder) {
   const std::filesystem::path own = folder / "generation_config.json";
-  if (std::filesystem::exists(own)) return from_json(read_text_file(own), own.string());
+  if (detail::is_present(own)) return from_json(read_text_file(own), own.string());
   const std::filesystem::path model = folder / "config.json";
-  if (std::filesystem::exists(model)) {
+  if (detail::is_present(model)) {
     return from_model_config(read_text_file(model), model.string());
   }
   return {};

@@ -89,6 +89,14 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+bool is_present(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  check_value(!error || status.type() == std::filesystem::file_type::not_found, "cannot look up ",
+              in_quotes(path.native()), ": ", error.message());
+  return std::filesystem::exists(status);
+}
+
 OpenedFile open_regular_file(const std::filesystem::path& path) {
   int fd = -1;
   do {

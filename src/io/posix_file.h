@@ -36,6 +36,10 @@ struct OpenedFile {
   std::int64_t size;  // bytes
 };
 
+// Whether anything lies at `path`, symbolic links followed. Throws ValueError if the system cannot
+// tell (a loop of links, a folder without permission).
+bool is_present(const std::filesystem::path& path);
+
 // Opens a regular file to read. Never waits (on a pipe without a writer). Throws ValueError.
 OpenedFile open_regular_file(const std::filesystem::path& path);
 

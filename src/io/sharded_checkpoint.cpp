@@ -27,14 +27,6 @@ constexpr int kMaxIndexDepth = 32;                    // "metadata" may hold any
 // Each shard's weights, by the shard's file name.
 using ShardNames = std::map<std::string, std::set<std::string>>;
 
-bool is_present(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  check_value(!error || status.type() == fs::file_type::not_found, "cannot look up ",
-              in_quotes(path.native()), ": ", error.message());
-  return fs::exists(status);
-}
-
 // Shards lie in the folder itself, so a plain name is all that is ever needed. (A shard may be a
 // symbolic link, as in a hub's download cache: the owner of the folder made it, not the index.)
 bool is_plain_name(std::string_view name) {

@@ -91,8 +91,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, const StateDict& weights,
                            const LoadOptions& options, const DecoderStyle& style)
     : CausalLM(config, options.dtype.value(), options.device),
       embedding_(
-          weights.take("model.embed_tokens.weight", {config.vocab_size, config.hidden_size})),
-      rope_(config.rope, config.head_dim, options.device) {
+          weights.take("model.embed_tokens.weight", {config.vocab_size, config.hidden_size})) {
   const LayerReader reader(config, style);
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(reader.read(weights.select("model.layers." + std::to_string(i))));
@@ -106,6 +105,7 @@ DecoderModel::DecoderModel(const ModelConfig& config, const StateDict& weights,
   }
   weights.ignore_unused("*.rotary_emb.inv_freq");  // derived; old files hold it
   weights.verify();
+  rope_ = Rope(config.rope, config.head_dim, options.device);  // of a size that weights confirm
 }
 
 at::Tensor DecoderModel::hidden_states(const at::Tensor& ids, ForwardContext& context) const {

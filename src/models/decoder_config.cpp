@@ -1,6 +1,7 @@
 #include "models/decoder_config.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kvcache/core/errors.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxHeads = 65'536;
+constexpr std::int64_t kMaxHeadDim = 65'536;
 constexpr std::int64_t kQwenWindow = 4096;
 constexpr std::int64_t kQwenMaxWindowLayers = 28;
 
@@ -72,7 +74,7 @@ void read_heads(const ConfigReader& json, ModelConfig& config) {
   check_value(config.num_attention_heads % config.num_key_value_heads == 0,
               json.field("num_attention_heads"), " is ", config.num_attention_heads,
               "; it must be a multiple of num_key_value_heads, ", config.num_key_value_heads);
-  if (const auto head_dim = json.size("head_dim")) config.head_dim = *head_dim;
+  if (const auto head_dim = json.size("head_dim", kMaxHeadDim)) config.head_dim = *head_dim;
   if (config.head_dim == 0) {
     check_value(config.hidden_size % config.num_attention_heads == 0, json.field("hidden_size"),
                 " is ", config.hidden_size,
@@ -80,6 +82,9 @@ void read_heads(const ConfigReader& json, ModelConfig& config) {
                 "num_attention_heads, ",
                 config.num_attention_heads);
     config.head_dim = config.hidden_size / config.num_attention_heads;
+    check_value(config.head_dim <= kMaxHeadDim, json.field("hidden_size"), " is ",
+                config.hidden_size, ", which makes heads of ", config.head_dim,
+                "; they can have at most ", kMaxHeadDim);
   }
   check_value(config.head_dim % 2 == 0, json.field("head_dim"), " is ", config.head_dim,
               "; rotary embeddings need an even one");
@@ -119,8 +124,10 @@ ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config) {
   config.hidden_act = json.text("hidden_act").value_or(config.hidden_act);
   find_activation(config.hidden_act);  // throws, listing the known ones
   config.rms_norm_eps = json.number("rms_norm_eps").value_or(config.rms_norm_eps);
-  check_value(config.rms_norm_eps >= 0, json.field("rms_norm_eps"), " is ", config.rms_norm_eps,
-              "; it must not be negative");
+  constexpr double kLargest = std::numeric_limits<float>::max();  // norms compute in float32
+  check_value(config.rms_norm_eps >= 0 && config.rms_norm_eps <= kLargest,
+              json.field("rms_norm_eps"), " is ", config.rms_norm_eps, "; it must be from 0 to ",
+              kLargest);
   config.tie_word_embeddings =
       json.flag("tie_word_embeddings").value_or(config.tie_word_embeddings);
   config.rope = read_rope(json, config);

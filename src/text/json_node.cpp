@@ -1,9 +1,6 @@
 #include "text/json_node.h"
 
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <system_error>
 
 #include "kvcache/core/errors.h"
 
@@ -28,16 +25,6 @@ nlohmann::json parse_json(std::string_view text, std::string_view name) {
   } catch (const nlohmann::json::exception& error) {
     throw ValueError(c10::str(name, " is not valid JSON: ", error.what()));
   }
-}
-
-std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code error;
-  check_value(std::filesystem::is_regular_file(path, error), path.string(),
-              " does not exist or is no regular file");
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  check_value(file.good() || file.eof(), path.string(), " cannot be read");
-  return content;
 }
 
 JsonNode JsonNode::child(const nlohmann::json& value, std::string path) const {

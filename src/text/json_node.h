@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,8 +18,6 @@ std::optional<std::int64_t> as_token_id(const nlohmann::json& value);
 
 // Parses JSON text; throws ValueError that begins with `name` (a file's path or such).
 nlohmann::json parse_json(std::string_view text, std::string_view name);
-// Reads a whole file; throws ValueError if it cannot.
-std::string read_text_file(const std::filesystem::path& path);
 
 // Refers to a value owned elsewhere. All accessors throw ValueError naming the path and what was
 // found.

@@ -1,9 +1,10 @@
 #include "kvcache/text/tokenizer.h"
 
-#include <system_error>
 #include <utility>
 
+#include "io/posix_file.h"
 #include "kvcache/core/errors.h"
+#include "kvcache/io/read_text_file.h"
 #include "kvcache/text/incremental_decoder.h"
 #include "text/decoders.h"
 #include "text/json_node.h"
@@ -37,17 +38,15 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
 }
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json) {
-  return Tokenizer(make_pipeline(detail::read_text_file(tokenizer_json), tokenizer_json.string()));
+  return Tokenizer(make_pipeline(read_text_file(tokenizer_json), tokenizer_json.string()));
 }
 
 Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
-  auto pipeline = make_pipeline(detail::read_text_file(file), file.string());
+  auto pipeline = make_pipeline(read_text_file(file), file.string());
   const auto config_file = folder / "tokenizer_config.json";
-  std::error_code error;
-  if (std::filesystem::exists(config_file, error)) {
-    const auto config =
-        detail::parse_json(detail::read_text_file(config_file), config_file.string());
+  if (detail::is_present(config_file)) {
+    const auto config = detail::parse_json(read_text_file(config_file), config_file.string());
     try {
       pipeline->apply_config(JsonNode(config, "tokenizer_config"));
     } catch (const ValueError& failure) {

@@ -33,6 +33,23 @@ namespace detail {
 // for all of them, which is faster.
 inline constexpr std::int64_t kFewRows = 32;
 
+inline void check_segment(const at::Tensor& query, const View& view, const Segment& segment) {
+  const at::Tensor &keys = segment.keys, &values = segment.values;
+  check_value(keys.defined() && values.defined() && keys.dim() == 4 && values.dim() == 4,
+              "a view's keys and values must be [batch, kv_heads, length, dim]");
+  check_value(query.scalar_type() == keys.scalar_type() && query.size(3) == keys.size(3) &&
+                  keys.size(1) > 0 && query.size(1) % keys.size(1) == 0,
+              "a query ", query.dtype(), " ", query.sizes(), " cannot attend to keys ",
+              keys.dtype(), " ", keys.sizes(),
+              ": dtype and head size must be equal, heads a multiple of the key's");
+  check_value(keys.scalar_type() == values.scalar_type() &&
+                  keys.sizes().slice(0, 3) == values.sizes().slice(0, 3),
+              "keys ", keys.dtype(), " ", keys.sizes(), " and values ", values.dtype(), " ",
+              values.sizes(), " must agree in dtype, batch, heads and length");
+  check_value(keys.size(0) == 1 || keys.size(0) == view.batch, "keys ", keys.sizes(),
+              " must have batch 1 or the view's, ", view.batch);
+}
+
 inline void check_attention(const at::Tensor& query, const View& view, const AttentionMask& mask) {
   check_value(query.defined() && query.dim() == 4,
               "the query must be [batch, heads, tokens, "
@@ -41,15 +58,13 @@ inline void check_attention(const at::Tensor& query, const View& view, const Att
   check_value(!view.segments.empty() && query.size(0) == view.batch, "the query has batch ",
               query.size(0), ", but the view has batch ", view.batch, " and ", view.segments.size(),
               " segments");
-  for (const Segment& segment : view.segments) {
-    const at::Tensor& keys = segment.keys;
-    check_value(query.scalar_type() == keys.scalar_type() && query.size(3) == keys.size(3) &&
-                    query.size(1) % keys.size(1) == 0,
-                "a query ", query.dtype(), " ", query.sizes(), " cannot attend to keys ",
-                keys.dtype(), " ", keys.sizes(),
-                ": dtype and head size must be equal, heads a multiple of the key's");
-  }
   const std::int64_t columns = view.visible.length;
+  std::int64_t held = 0;
+  for (const Segment& segment : view.segments) {
+    check_segment(query, view, segment);
+    held += segment.length();
+  }
+  check_value(held == columns, "a view of ", columns, " visible tokens has segments of ", held);
   if (mask.kind == AttentionMask::Kind::causal) {
     check_value(columns == query.size(2), "a causal mask needs as many columns as queries, not ",
                 columns, " and ", query.size(2));

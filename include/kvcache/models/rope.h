@@ -20,6 +20,7 @@ struct Rotation {
 
 class Rope {
  public:
+  Rope() = default;
   // Throws ValueError for an unknown type, listing the known ones.
   Rope(const RopeConfig& config, std::int64_t head_dim, at::Device device);
 

@@ -245,5 +245,26 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(attention(query, View{}, {}), ValueError);
 }
 
+TEST(Attention, RefusesViewsThatDisagreeWithThemselves) {
+  const Problem p = random_problem({.batch = 3}, 2, 6);
+  const at::Tensor query = p.query.to(at::kFloat);
+  const auto refuses = [&](auto change) {
+    View view = view_of(p, {2, 4}, at::kFloat);
+    change(view, view.segments[1]);
+    EXPECT_THROW(attention(query, view, {}), ValueError);
+  };
+  refuses([](View&, Segment& s) { s.keys = s.keys.narrow(1, 0, 0); });
+  refuses([](View&, Segment& s) { s.values = s.values.narrow(0, 0, 1); });
+  refuses([](View&, Segment& s) { s.values = s.values.narrow(1, 0, 1); });
+  refuses([](View&, Segment& s) { s.values = s.values.narrow(2, 0, 3); });
+  refuses([](View&, Segment& s) { s.values = s.values.to(at::kHalf); });
+  refuses([](View&, Segment& s) { s.values = at::Tensor(); });
+  refuses([](View&, Segment& s) {
+    s.keys = s.keys.narrow(0, 0, 2);
+    s.values = s.values.narrow(0, 0, 2);
+  });
+  refuses([](View& view, Segment&) { view.visible.length = 7; });
+}
+
 }  // namespace
 }  // namespace kvcache

@@ -185,6 +185,16 @@ TEST(GenerationConfig, NumbersThatAreNoneAreErrors) {
   EXPECT_THAT(invalid({.repetition_penalty = 0.0}), HasSubstr("repetition_penalty"));
 }
 
+TEST(GenerationConfig, NumbersBeyondFloat32AreErrors) {
+  for (const double value : {1e-300, 1e39}) {
+    EXPECT_THAT(invalid({.temperature = value}), HasSubstr("temperature"));
+    EXPECT_THAT(invalid({.do_sample = true, .temperature = value}), HasSubstr("temperature"));
+    EXPECT_THAT(invalid({.repetition_penalty = value}), HasSubstr("repetition_penalty"));
+  }
+  EXPECT_THAT(invalid({.do_sample = true, .num_return_sequences = 65'537}),
+              HasSubstr("num_return_sequences must be at most 65536"));
+}
+
 TEST(GenerationConfig, LengthsAndTokensOutOfRangeAreErrors) {
   EXPECT_THAT(invalid({.max_new_tokens = 0}), HasSubstr("max_new_tokens must be at least 1"));
   EXPECT_THAT(invalid({.max_length = 0}), HasSubstr("max_length"));
@@ -237,6 +247,18 @@ TEST_F(Folder, AFaultyFileIsNamed) {
   write("generation_config.json", R"({"top_q": 1})");
   EXPECT_THAT(refusal([&] { GenerationConfig::from_pretrained(folder_); }),
               HasSubstr("generation_config.json: GenerationConfig has no field \"top_q\""));
+}
+
+TEST_F(Folder, AbsentFilesLeaveEverythingUnset) {
+  EXPECT_FALSE(GenerationConfig::from_pretrained(folder_).eos_token_id);
+  EXPECT_FALSE(GenerationConfig::from_pretrained(folder_ / "none").eos_token_id);
+}
+
+TEST_F(Folder, ALoopOfLinksIsNamed) {
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    std::filesystem::create_symlink(name, folder_ / name);
+    EXPECT_THAT(refusal([&] { GenerationConfig::from_pretrained(folder_); }), HasSubstr(name));
+  }
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
 #include "golden_files.h"
 #include "kvcache/core/errors.h"
+#include "kvcache/io/read_text_file.h"
 #include "text/pattern.h"
 
 namespace kvcache::test {
@@ -209,6 +212,21 @@ TEST(Tokenizer, TruncatedFilesAreRefused) {
 }
 
 // Texts on which a careless tokenizer needs quadratic time or the stack.
+TEST(Tokenizer, FilesOfAFolderThatCannotBeReadAreNamed) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "tokenizer_folder";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const auto load = [&] { Tokenizer::from_folder(folder); };
+  EXPECT_THAT(refusal(load), HasSubstr("tokenizer.json"));
+  std::ofstream(folder / "tokenizer.json") << minimal().dump();
+  EXPECT_EQ(refusal(load), "");
+  std::filesystem::create_symlink("tokenizer_config.json", folder / "tokenizer_config.json");
+  EXPECT_THAT(refusal(load), HasSubstr("tokenizer_config.json"));
+  std::filesystem::resize_file(folder / "tokenizer.json", kMaxTextFileBytes + 1);  // sparse
+  EXPECT_THAT(refusal(load), HasSubstr("bytes, more than the"));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Tokenizer, LongTexts) {
   const auto repeat = [](const std::string& text, int count) {
     std::string result;
