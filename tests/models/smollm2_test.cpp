@@ -76,7 +76,8 @@ TEST_P(SmolLM2Logits, BFloat16WithinTwoPercentOfTheRange) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, SmolLM2Logits,
-                         ::testing::Values("english", "chinese", "document"),
+                         ::testing::Values("english", "code", "chinese", "spanish", "numbers",
+                                           "document", "one_token", "batch"),
                          [](const auto& suite) { return suite.param; });
 
 }  // namespace
