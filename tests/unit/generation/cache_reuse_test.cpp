@@ -11,6 +11,7 @@
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/refusal.h"
 #include "tests/support/tensors.h"
 
 namespace kvcache {
@@ -18,6 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::ids_tensor;
+using testing::refusal;
 using testing::Rows;
 
 const Rows kPrompt = {{5, 6, 7, 8, 9, 10, 11, 7, 8}};
@@ -259,16 +261,6 @@ TEST(CacheReusePadded, ProcessorsSeeAContinuationsWholeText) {
   model.forward({.input_ids = prompt().narrow(1, 0, 6)}, &cache);
   const Inputs rest{.input_ids = prompt().narrow(1, 6, 3), .continuation = true};
   EXPECT_TRUE(generate(model, rest, config, &cache).sequences.narrow(1, 3, 5).equal(right));
-}
-
-template <typename Error, typename Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
 }
 
 TEST(CacheReuseRefusals, AnotherNumberOfRows) {

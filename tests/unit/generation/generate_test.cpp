@@ -9,6 +9,7 @@
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/refusal.h"
 #include "tests/support/tensors.h"
 
 namespace kvcache {
@@ -17,23 +18,14 @@ namespace {
 using testing::difference;
 using ::testing::HasSubstr;
 using testing::ids_tensor;
+using testing::refusal;
 
 const CausalLM& model() { return testing::checkpoint("llama"); }
 
 at::Tensor prompt() { return ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8}}); }
 
-template <typename Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
-}
-
 std::string refused(const Inputs& inputs, const GenerationConfig& config = {.max_new_tokens = 2}) {
-  return refusal([&] { generate(model(), inputs, config); });
+  return refusal<ValueError>([&] { generate(model(), inputs, config); });
 }
 
 TEST(Generate, F33PaddingIsNotGuessedFromIds) {

@@ -10,29 +10,21 @@
 #include <string>
 
 #include "kvcache/core/errors.h"
+#include "tests/support/refusal.h"
 
 namespace kvcache {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <typename Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
-}
+using testing::refusal;
 
 std::string json_refusal(const char* text) {
-  return refusal([&] { GenerationConfig::from_json(text, "config"); });
+  return refusal<ValueError>([&] { GenerationConfig::from_json(text, "config"); });
 }
 
 std::string invalid(const GenerationConfig& config) {
-  return refusal([&] { config.validate(); });
+  return refusal<ValueError>([&] { config.validate(); });
 }
 
 constexpr const char* kAllSupported = R"({
@@ -245,7 +237,7 @@ TEST_F(Folder, WithoutItTheModelsSpecialTokensCount) {
 
 TEST_F(Folder, AFaultyFileIsNamed) {
   write("generation_config.json", R"({"top_q": 1})");
-  EXPECT_THAT(refusal([&] { GenerationConfig::from_pretrained(folder_); }),
+  EXPECT_THAT(refusal<ValueError>([&] { GenerationConfig::from_pretrained(folder_); }),
               HasSubstr("generation_config.json: GenerationConfig has no field \"top_q\""));
 }
 
@@ -257,7 +249,8 @@ TEST_F(Folder, AbsentFilesLeaveEverythingUnset) {
 TEST_F(Folder, ALoopOfLinksIsNamed) {
   for (const char* name : {"config.json", "generation_config.json"}) {
     std::filesystem::create_symlink(name, folder_ / name);
-    EXPECT_THAT(refusal([&] { GenerationConfig::from_pretrained(folder_); }), HasSubstr(name));
+    EXPECT_THAT(refusal<ValueError>([&] { GenerationConfig::from_pretrained(folder_); }),
+                HasSubstr(name));
   }
 }
 

@@ -1,4 +1,5 @@
 #include "kvcache/generation/sampler.h"
+#include "tests/support/refusal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,16 +10,7 @@ namespace kvcache {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const RuntimeError& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
-}
+using testing::refusal;
 
 at::Tensor scores_with(double value) {
   at::Tensor scores = at::zeros({3, 8});
@@ -55,8 +47,8 @@ TEST(Sampler, RowsThatLeaveNothingAreNamed) {
   at::Generator generator = make_generator(0);
   for (const double value : {double{NAN}, double{INFINITY}, double{-INFINITY}}) {
     const at::Tensor scores = scores_with(value);
-    EXPECT_THAT(refusal([&] { choose_best(scores); }), HasSubstr("scores of row 1"));
-    EXPECT_THAT(refusal([&] { choose_at_random(scores, generator); }),
+    EXPECT_THAT(refusal<RuntimeError>([&] { choose_best(scores); }), HasSubstr("scores of row 1"));
+    EXPECT_THAT(refusal<RuntimeError>([&] { choose_at_random(scores, generator); }),
                 HasSubstr("scores of row 1"));
   }
 }
@@ -65,8 +57,9 @@ TEST(Sampler, OneNanInARowIsEnough) {
   at::Generator generator = make_generator(0);
   at::Tensor scores = at::zeros({2, 8});
   scores[0][3] = NAN;
-  EXPECT_THAT(refusal([&] { choose_best(scores); }), HasSubstr("row 0"));
-  EXPECT_THAT(refusal([&] { choose_at_random(scores, generator); }), HasSubstr("row 0"));
+  EXPECT_THAT(refusal<RuntimeError>([&] { choose_best(scores); }), HasSubstr("row 0"));
+  EXPECT_THAT(refusal<RuntimeError>([&] { choose_at_random(scores, generator); }),
+              HasSubstr("row 0"));
 }
 
 }  // namespace
