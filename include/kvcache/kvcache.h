@@ -41,6 +41,8 @@
 #include "kvcache/models/config.h"
 #include "kvcache/models/config_reader.h"
 #include "kvcache/models/decoder.h"
+#include "kvcache/models/experts.h"
+#include "kvcache/models/gated_mlp.h"
 #include "kvcache/models/linear.h"
 #include "kvcache/models/registry.h"
 #include "kvcache/models/rms_norm.h"

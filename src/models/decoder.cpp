@@ -24,28 +24,18 @@ class LayerReader {
   }
 
  private:
-  struct Shape {
-    std::int64_t out, in;
-    bool bias;
-  };
-
-  static Linear linear(const StateDict& weights, const std::string& name, Shape shape) {
-    std::optional<at::Tensor> bias;
-    if (shape.bias) bias = weights.take(name + ".bias", {shape.out});
-    return Linear(weights.take(name + ".weight", {shape.out, shape.in}), bias);
-  }
-
   AttentionBlock attention(const StateDict& weights) const {
     const std::int64_t hidden = config_.hidden_size, dim = config_.head_dim;
     const std::int64_t queries = config_.num_attention_heads * dim;
     const std::int64_t keys = config_.num_key_value_heads * dim;
-    AttentionBlock block{linear(weights, "q_proj", {queries, hidden, style_.qkv_bias}),
-                         linear(weights, "k_proj", {keys, hidden, style_.qkv_bias}),
-                         linear(weights, "v_proj", {keys, hidden, style_.qkv_bias}),
-                         linear(weights, "o_proj", {hidden, queries, style_.output_bias}),
-                         std::nullopt,
-                         std::nullopt,
-                         dim};
+    AttentionBlock block{
+        Linear::read(weights.select("q_proj"), {queries, hidden, style_.qkv_bias}),
+        Linear::read(weights.select("k_proj"), {keys, hidden, style_.qkv_bias}),
+        Linear::read(weights.select("v_proj"), {keys, hidden, style_.qkv_bias}),
+        Linear::read(weights.select("o_proj"), {hidden, queries, style_.output_bias}),
+        std::nullopt,
+        std::nullopt,
+        dim};
     if (style_.query_key_norm) {
       block.query_norm = norm(weights, "q_norm", dim);
       block.key_norm = norm(weights, "k_norm", dim);
@@ -54,11 +44,11 @@ class LayerReader {
   }
 
   GatedMlp mlp(const StateDict& weights) const {
-    const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
-    return {linear(weights, "gate_proj", {inner, hidden, style_.mlp_bias}),
-            linear(weights, "up_proj", {inner, hidden, style_.mlp_bias}),
-            linear(weights, "down_proj", {hidden, inner, style_.mlp_bias}),
-            find_activation(config_.hidden_act)};
+    return GatedMlp::read(weights,
+                          {.hidden = config_.hidden_size,
+                           .inner = config_.intermediate_size,
+                           .bias = style_.mlp_bias},
+                          find_activation(config_.hidden_act));
   }
 
   const ModelConfig& config_;
@@ -81,10 +71,6 @@ at::Tensor AttentionBlock::operator()(const at::Tensor& hidden, std::int64_t lay
   const at::Tensor values = heads(value).transpose(1, 2);
   const at::Tensor attended = context.attend(layer, queries, {keys, values});
   return output(attended.transpose(1, 2).reshape({batch * tokens, -1}));
-}
-
-at::Tensor GatedMlp::operator()(const at::Tensor& hidden) const {
-  return down(activation(gate(hidden)).mul_(up(hidden)));
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, const StateDict& weights,

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kvcache/io/state_dict.h"
-#include "kvcache/models/activations.h"
 #include "kvcache/models/causal_lm.h"
 #include "kvcache/models/config.h"
+#include "kvcache/models/gated_mlp.h"
 #include "kvcache/models/linear.h"
 #include "kvcache/models/rms_norm.h"
 #include "kvcache/models/rope.h"
@@ -34,14 +34,6 @@ struct AttentionBlock {
   // hidden [batch * tokens, hidden_size] -> the same shape.
   at::Tensor operator()(const at::Tensor& hidden, std::int64_t layer, const Rotation& rotation,
                         ForwardContext& context) const;
-};
-
-struct GatedMlp {
-  Linear gate, up, down;
-  Activation activation;
-
-  // hidden [n, hidden_size] -> the same shape.
-  at::Tensor operator()(const at::Tensor& hidden) const;
 };
 
 struct DecoderLayer {
