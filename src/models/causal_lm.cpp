@@ -49,19 +49,28 @@ std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
 
 ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device)
     : step_(step), device_(device), positions_(step.positions().to(device)), valid_(step.valid()) {
+  if (valid_) real_tokens_ = valid_->narrow(1, step.seen(), step.tokens()).to(device);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto layer = static_cast<std::int64_t>(i);
-    const Visible held = step.visible(layer);
-    Visible wanted = Retention::of(layers[i]).visible(step.query_offset(layer), step.tokens());
-    check_value(held.offset <= wanted.offset, "layer ", layer,
-                " of the cache hands over tokens from ", held.offset, " on, but the model's ",
-                layers[i].type, " layer sees tokens from ", wanted.offset,
-                " on; make the cache from the model's config");
-    // A cache that keeps more than the model sees: its columns, the model's pattern.
-    wanted.length = held.length;
-    wanted.offset = held.offset;
-    visible_.push_back(wanted);
+    const LayerSpec& spec = layers[i];
+    visible_.push_back(spec.donor ? visible_.at(static_cast<std::size_t>(*spec.donor))
+                                  : pattern(step, static_cast<std::int64_t>(i), spec));
   }
+}
+
+// The columns that the cache hands over, under the model's pattern: a cache may keep more than the
+// model sees.
+Visible ForwardContext::pattern(const Step& step, std::int64_t layer, const LayerSpec& spec) {
+  const Visible held = step.visible(layer);
+  const auto retention = Retention::of(spec);
+  if (!retention) return held;
+  Visible wanted = retention->visible(step.query_offset(layer), step.tokens());
+  check_value(held.offset <= wanted.offset, "layer ", layer,
+              " of the cache hands over tokens from ", held.offset, " on, but the model's ",
+              spec.type, " layer sees tokens from ", wanted.offset,
+              " on; make the cache from the model's config");
+  wanted.length = held.length;
+  wanted.offset = held.offset;
+  return wanted;
 }
 
 const AttentionMask& ForwardContext::mask(const Visible& visible) {
@@ -82,9 +91,15 @@ at::Tensor ForwardContext::attend(std::int64_t layer, const at::Tensor& query,
   return attention(query, view, mask(visible_.at(static_cast<std::size_t>(layer))), options);
 }
 
+at::Tensor ForwardContext::attend_shared(std::int64_t layer, const at::Tensor& query,
+                                         const AttentionOptions& options) {
+  const View view = step_.view(layer);
+  return attention(query, view, mask(visible_.at(static_cast<std::size_t>(layer))), options);
+}
+
 at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
   if (past_key_values != nullptr) return run(input, *past_key_values, /*commit=*/true);
-  LayeredCache none = uncached(config_.layer_specs());
+  LayeredCache none = uncached(layers_);
   return run(input, none, /*commit=*/false);
 }
 
@@ -98,7 +113,7 @@ at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) c
                                 .batch = ids.size(0),
                                 .ids = ids,
                                 .valid = checked_mask(input.attention_mask)});
-  ForwardContext context(step, config_.layer_specs(), device_);
+  ForwardContext context(step, layers_, device_);
   const at::Tensor hidden = hidden_states(ids.to(device_), context);
   const std::int64_t kept =
       input.logits_to_keep == 0 ? tokens : std::min(input.logits_to_keep, tokens);

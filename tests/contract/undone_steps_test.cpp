@@ -184,7 +184,7 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
     Subject subject(setting, 3);
     const std::unique_ptr<Layer> layer =
         setting.kind.registry.make(setting.kind.layers[i], subject.memory);
-    if (setting.recorded) layer->activate_past_recording();
+    if (setting.recorded) layer->activate_past_recording(std::nullopt);
     for (const std::int64_t tokens : {3, 1, 1, 1, 30, 1, 2, 9}) {
       const KeyValue states = subject.states(subject.plan(tokens), 0);
       static thread_local std::int64_t calls = 0;

@@ -53,6 +53,11 @@ class Cache {
   // Rows; 0 until the first keys came in.
   virtual std::int64_t batch_size() const = 0;
 
+  // Whether a linear layer (absent: the last one) holds convolution or recurrent state `index` of
+  // committed steps. Throws ValueError where there is none such.
+  virtual bool has_previous_state(std::optional<std::int64_t> layer = std::nullopt,
+                                  std::int64_t index = 0) const = 0;
+
   // The tokens seen.
   virtual const History& history() const = 0;
 
@@ -68,8 +73,11 @@ class Cache {
   // window has moved on; nothing has changed then.
   virtual void crop(std::int64_t minus_tokens) = 0;
 
-  // Keeps past states from now on, so that sliding layers can be cropped beyond their window.
-  virtual void activate_past_recording() = 0;
+  // Keeps past states from now on, so that sliding and linear layers can be cropped: by up to
+  // `max_tokens` tokens (at least 1); absent: without bound in sliding layers, by 16 in linear
+  // ones. Older states go. crop(0) frees what was recorded. Throws RuntimeError, with nothing
+  // changed, where a layer's buffers cannot hold so much.
+  virtual void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) = 0;
 
   // Forgets all tokens. Growing layers let their buffers go.
   virtual void reset() = 0;

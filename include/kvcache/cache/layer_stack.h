@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace kvcache {
 class LayerStack {
  public:
   // `specs` empty: full layers are made as their first keys come in. Throws ValueError for
-  // a layer type that `registry` does not know.
+  // a layer type that `registry` does not know, or a donor that has no keys.
   LayerStack(const std::vector<LayerSpec>& specs, LayerRegistry registry,
              std::shared_ptr<Memory> memory, std::unique_ptr<Placement> placement)
       : lazy_(specs.empty()),
@@ -30,6 +31,8 @@ class LayerStack {
         memory_(std::move(memory)),
         placement_(std::move(placement)) {
     for (const LayerSpec& spec : specs) layers_.push_back(registry_.make(spec, memory_));
+    for (std::int64_t i = 0; i < size(); ++i) last_readers_.push_back(i);
+    for (std::int64_t i = 0; i < size(); ++i) note_donor(i);
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
@@ -71,15 +74,32 @@ class LayerStack {
     return *port;
   }
 
-  // Stages keys and values in one layer. What it refuses names the layer and has changed nothing.
-  View stage(std::int64_t index, const at::Tensor& keys, const at::Tensor& values) {
-    KeyValuePort& target = port(index);
-    touch(index);
+  // The convolution and recurrent states of a layer. Throws ValueError if it has none.
+  StatePort& states(std::int64_t index) const {
+    check_value(has(index), "there is no layer ", index, ": this cache has layers 0 to ",
+                size() - 1);
+    Layer& layer = *layers_[static_cast<std::size_t>(index)];
+    StatePort* states = layer.states();
+    check_value(states != nullptr, "layer ", index, " (", layer.spec().type,
+                ") keeps no convolution or recurrent states");
+    return *states;
+  }
+
+  // What `call` refuses is told with the layer's number.
+  template <typename Call>
+  static auto naming(std::int64_t index, const Call& call) {
     try {
-      return target.append(keys, values, (*this)[index].seen());
+      return call();
     } catch (const ValueError& error) {
       throw ValueError(c10::str("layer ", index, ": ", error.what()));
     }
+  }
+
+  // Stages keys and values in one layer, which was touched. What it refuses names the layer and has
+  // changed nothing.
+  View stage(std::int64_t index, const at::Tensor& keys, const at::Tensor& values) {
+    KeyValuePort& target = port(index);
+    return naming(index, [&] { return target.append(keys, values, (*this)[index].seen()); });
   }
 
   // Forgets all.
@@ -90,8 +110,8 @@ class LayerStack {
     reserved_ = 0;
   }
 
-  // Refuses another number of layers than a model has, and windows shorter than the model's. Throws
-  // ValueError.
+  // Refuses another number of layers than a model has, windows shorter than the model's, and layers
+  // without the states that the model's have. Throws ValueError.
   void check_layers(const std::vector<LayerSpec>& wanted) const {
     check_value((lazy_ && size() == 0) || size() == static_cast<std::int64_t>(wanted.size()),
                 "the cache has ", size(), " layers, but the model ", wanted.size(),
@@ -99,9 +119,15 @@ class LayerStack {
     constexpr std::int64_t kLate = std::int64_t{1} << 40;  // when every window has moved on
     for (std::int64_t i = 0; i < size(); ++i) {
       const LayerSpec& spec = wanted[static_cast<std::size_t>(i)];
-      check_value(port(i).visible(kLate, 1).offset <= Retention::of(spec).visible(kLate, 1).offset,
-                  "layer ", i, " of the cache keeps less than the model's ", spec.type, " layer",
-                  spec.window > 0 ? c10::str(" of window ", spec.window) : std::string(), " sees",
+      if (const auto retention = Retention::of(spec)) {
+        check_value(port(i).visible(kLate, 1).offset <= retention->visible(kLate, 1).offset,
+                    "layer ", i, " of the cache keeps less than the model's ", spec.type, " layer",
+                    spec.window > 0 ? c10::str(" of window ", spec.window) : std::string(), " sees",
+                    "; make the cache from the model's config");
+      }
+      if (has_states(spec)) states(i);
+      check_value((*this)[i].spec().donor == spec.donor, "layer ", i, " of the cache reads ",
+                  donor_text((*this)[i].spec()), ", but the model's reads ", donor_text(spec),
                   "; make the cache from the model's config");
     }
   }
@@ -117,7 +143,17 @@ class LayerStack {
     check_index(index);
     check_value(tokens >= 1, "a step has at least one token, not ", tokens);
     if (!has(index)) return Retention::full().visible(0, tokens);
-    return port(index).visible((*this)[index].seen(), tokens);
+    const Layer& layer = (*this)[index];
+    if (layer.spec().donor) return visible(*layer.spec().donor, tokens);
+    const KeyValuePort* port = layers_[static_cast<std::size_t>(index)]->key_values();
+    return port ? port->visible(layer.seen(), tokens)
+                : Retention::full().visible(layer.seen(), tokens);
+  }
+
+  // The last layer that reads the keys of layer `index` in a step: itself, or one that shares them.
+  std::int64_t last_reader(std::int64_t index) const {
+    const auto i = static_cast<std::size_t>(index);
+    return i < last_readers_.size() ? last_readers_[i] : index;
   }
 
   // Refuses another number of rows than the cache holds. Throws ValueError.
@@ -202,6 +238,7 @@ class LayerStack {
     LayerStack copy({}, registry_, memory_, std::move(placement));
     copy.lazy_ = lazy_;
     copy.reserved_ = reserved_;
+    copy.last_readers_ = last_readers_;
     for (std::int64_t i = 0; i < size(); ++i) {
       touch_for_visit(i);
       copy.layers_.push_back((*this)[i].clone());
@@ -218,6 +255,20 @@ class LayerStack {
   std::int64_t batch = 0;  // rows; 0 until the first keys come in
 
  private:
+  // Refuses a donor that is no earlier layer with keys of its own. Throws ValueError.
+  void note_donor(std::int64_t index) {
+    const LayerSpec& spec = (*this)[index].spec();
+    if (!spec.donor) return;
+    check_value(*spec.donor >= 0 && *spec.donor < index, "layer ", index, " reads ",
+                donor_text(spec), ", which is no earlier layer");
+    port(*spec.donor);
+    last_readers_[static_cast<std::size_t>(*spec.donor)] = index;
+  }
+
+  static std::string donor_text(const LayerSpec& spec) {
+    return spec.donor ? c10::str("the keys of layer ", *spec.donor) : "no other layer's keys";
+  }
+
   static constexpr std::int64_t kMostLayers = 10'000;  // of a cache that makes them lazily
 
   bool step_open_ = false;
@@ -228,6 +279,7 @@ class LayerStack {
   std::shared_ptr<Memory> memory_;
   std::unique_ptr<Placement> placement_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<std::int64_t> last_readers_;  // by layer; none for those made lazily
 };
 
 }  // namespace kvcache

@@ -30,6 +30,11 @@ class LayeredCache : public Cache {
   const History& history() const override { return stack_->history; }
   std::int64_t batch_size() const override { return stack_->batch; }
 
+  bool has_previous_state(std::optional<std::int64_t> layer = std::nullopt,
+                          std::int64_t index = 0) const override {
+    return stack_->states(layer ? *layer : last_with_states()).has_previous_state(index);
+  }
+
   // Layers made so far.
   std::int64_t layer_count() const { return stack_->size(); }
   const Layer& layer(std::int64_t index) const {
@@ -76,7 +81,7 @@ class LayeredCache : public Cache {
   }
 
   void crop(std::int64_t minus_tokens) override;
-  void activate_past_recording() override;
+  void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) override;
 
   void reset() override {
     stack_->check_no_step();
@@ -139,6 +144,7 @@ class LayeredCache : public Cache {
     return counter.counts;
   }
 
+  std::int64_t last_with_states() const;
   void select_rows(const std::vector<std::int64_t>& rows);
 
   std::string kind_;
@@ -152,6 +158,9 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
   const std::int64_t had = stack.size();
   stack.make_up_to(layer);
   Layer& target = stack[layer];
+  check_value(target.states() == nullptr, "layer ", layer, " (", target.spec().type,
+              ") has convolution or recurrent states beside its keys; feed both within a step of "
+              "begin_step()");
   try {
     const bool shaped = keys.defined() && keys.dim() == 4;  // if not, the layer says what is wrong
     const std::int64_t rows = shaped ? keys.size(0) : 0;
@@ -160,6 +169,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
                 " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
                 " were given");
+    stack.touch(layer);
     View view = stack.stage(layer, keys, values);
     target.seal();
     stack.placement().after(layer, target);
@@ -194,9 +204,21 @@ inline void LayeredCache::crop(std::int64_t minus_tokens) {
   stack_->history.crop(tokens);
 }
 
-inline void LayeredCache::activate_past_recording() {
+inline void LayeredCache::activate_past_recording(std::optional<std::int64_t> max_tokens) {
   stack_->check_no_step();
-  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].activate_past_recording();
+  check_value(max_tokens.value_or(1) >= 1 && max_tokens.value_or(1) <= kMostTokens,
+              "activate_past_recording(", max_tokens.value_or(1),
+              ") is not a number of tokens between 1 and ", kMostTokens);
+  for (std::int64_t i = 0; i < stack_->size(); ++i) {
+    (*stack_)[i].activate_past_recording(max_tokens);
+  }
+}
+
+inline std::int64_t LayeredCache::last_with_states() const {
+  for (std::int64_t i = stack_->size() - 1; i >= 0; --i) {
+    if ((*stack_)[i].states() != nullptr) return i;
+  }
+  throw ValueError("this cache has no layer with convolution or recurrent states");
 }
 
 inline void LayeredCache::reserve(std::int64_t tokens) {

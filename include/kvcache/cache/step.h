@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,7 @@ class Step {
         seen_(stack.check_whole()),
         input_{.batch = batch_, .tokens = tokens_} {
     check(stack, input);
-    touched_.assign(static_cast<std::size_t>(stack.size()), Touch::none);
+    turns_.resize(static_cast<std::size_t>(stack.size()));
     stage_history(stack, input);
     stack.open_step();
     stack_.reset(&stack);
@@ -73,8 +74,9 @@ class Step {
   }
 
   // Stages the layer's keys [batch, kv_heads, tokens, key_dim] and values and returns what its
-  // queries read. The first call for a layer seals every earlier one. Throws ValueError for tensors
-  // that do not fit and RuntimeError for a layer that had its turn; either leaves all as it was.
+  // queries read. The first call for a layer seals every earlier one whose keys no later layer
+  // shares. Throws ValueError for tensors that do not fit and RuntimeError for a layer that had its
+  // turn; either leaves all as it was.
   View append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values) {
     LayerStack& stack = open();
     const std::int64_t had = stack.size();
@@ -85,17 +87,75 @@ class Step {
                 " layers have seen ", seen_, " tokens, which a new layer would lack");
     stack.make_up_to(layer);
     try {
-      touched_.resize(static_cast<std::size_t>(stack.size()), Touch::none);
-      check_turn(layer, keys);
-      seal_before(layer);
+      turns_.resize(static_cast<std::size_t>(stack.size()));
+      check_keys(layer, keys);
+      enter(layer);
       View view = stack.stage(layer, keys, values);
-      touch(layer) = Touch::staged;
+      turn(layer).keys = true;
+      if (stack.last_reader(layer) > layer) turn(layer).shared_view = view;
       return view;
     } catch (...) {
       stack.shrink_to(had);
-      touched_.resize(static_cast<std::size_t>(had));
+      turns_.resize(static_cast<std::size_t>(had));
       throw;
     }
+  }
+
+  // What the queries of a shared layer read: its donor's keys and values, the step's own included.
+  // Throws ValueError if the layer shares none and RuntimeError if its donor had no turn yet.
+  View view(std::int64_t layer) {
+    const LayerStack& stack = open();
+    const std::optional<std::int64_t> donor =
+        stack.has(layer) ? stack[layer].spec().donor : std::nullopt;
+    check_value(donor.has_value(), "layer ", layer, " shares no other layer's keys and values");
+    const std::optional<View>& shared = turn(*donor).shared_view;
+    check_state(shared.has_value(), "layer ", *donor, ", whose keys layer ", layer,
+                " reads, got none in this step yet");
+    enter(layer);
+    turn(layer).keys = true;
+    return *shared;
+  }
+
+  // A convolution's inputs [batch, channels, tokens] behind their left context: see StatePort.
+  at::Tensor update_conv_state(std::int64_t layer, const at::Tensor& inputs,
+                               const ConvState& state) {
+    StatePort& states = enter_states(layer);
+    check_value(inputs.defined() && inputs.dim() == 3 && inputs.size(0) == batch_ &&
+                    inputs.size(2) == tokens_,
+                "layer ", layer, " got inputs of a convolution of shape ", shape_of(inputs),
+                " in a step of batch ", batch_, " and ", tokens_,
+                " tokens; they must be [batch, channels, tokens]");
+    at::Tensor result =
+        LayerStack::naming(layer, [&] { return states.update_conv_state(inputs, state); });
+    turn(layer).states = true;
+    return result;
+  }
+
+  // The state [batch, ...] that the step starts from; absent before the first token.
+  std::optional<at::Tensor> recurrent_state(std::int64_t layer, std::int64_t index = 0) {
+    const StatePort& states = enter_states(layer);
+    return LayerStack::naming(layer, [&] { return states.recurrent_state(index); });
+  }
+
+  // How many of the states after its last tokens the layer is to be given: 1, or more while past
+  // states are recorded.
+  std::int64_t wanted_states(std::int64_t layer) const {
+    return open().states(layer).wanted_states(tokens_);
+  }
+
+  // States [wanted_states(layer), batch, ...] after each of the last tokens; returns the last one.
+  at::Tensor update_recurrent_state(std::int64_t layer, const at::Tensor& new_states,
+                                    std::int64_t index = 0) {
+    StatePort& states = enter_states(layer);
+    check_value(new_states.defined() && new_states.dim() >= 2 &&
+                    new_states.size(0) == wanted_states(layer) && new_states.size(1) == batch_,
+                "layer ", layer, " got recurrent states of shape ", shape_of(new_states),
+                "; they must be [", wanted_states(layer), ", ", batch_,
+                ", ...], one after each of the last tokens");
+    at::Tensor last =
+        LayerStack::naming(layer, [&] { return states.update_recurrent_state(new_states, index); });
+    turn(layer).states = true;
+    return last;
   }
 
   // Makes the step true for all layers. Throws RuntimeError if a layer had no turn; the step then
@@ -103,17 +163,22 @@ class Step {
   void commit() {
     LayerStack& stack = open();
     check_state(stack.size() > 0, "the step has no layer to commit: nothing was appended");
-    for (std::int64_t i = 0; i < stack.size(); ++i) {
-      check_state(touch(i) != Touch::none, "layer ", i, " of ", stack.size(),
-                  " got no keys in this step; append to every layer before commit()");
-    }
+    for (std::int64_t i = 0; i < stack.size(); ++i) check_turn_complete(i);
     seal_before(stack.size());
     stack.publish(tokens_, batch_);
     (void)stack_.release();
   }
 
  private:
-  enum class Touch { none, staged, sealed };
+  // What a layer was given in this step.
+  struct Turn {
+    bool entered = false;
+    bool keys = false;    // or read, where they are another layer's
+    bool states = false;  // of convolutions and recurrences
+    bool sealed = false;
+    std::optional<View> shared_view = {};  // for later layers that share it
+  };
+
   static constexpr std::int64_t kMost = std::int64_t{1} << 31;
 
   void check(const LayerStack& stack, const StepInput& input) const {
@@ -163,27 +228,59 @@ class Step {
     return *stack_;
   }
 
-  Touch& touch(std::int64_t layer) { return touched_[static_cast<std::size_t>(layer)]; }
+  Turn& turn(std::int64_t layer) { return turns_[static_cast<std::size_t>(layer)]; }
 
-  void check_turn(std::int64_t layer, const at::Tensor& keys) {
-    check_state(touch(layer) == Touch::none, "layer ", layer,
+  static std::string shape_of(const at::Tensor& tensor) {
+    return tensor.defined() ? c10::str(tensor.sizes()) : "(undefined)";
+  }
+
+  void check_keys(std::int64_t layer, const at::Tensor& keys) {
+    check_state(!turn(layer).keys, "layer ", layer,
                 " already got its keys in this step; a step appends to each layer once");
-    for (std::int64_t i = layer + 1; i < stack_->size(); ++i) {
-      check_state(touch(i) == Touch::none, "layer ", i, " had its turn before layer ", layer,
-                  "; a step goes through the layers in order");
-    }
     check_value(
         keys.defined() && keys.dim() == 4 && keys.size(0) == batch_ && keys.size(2) == tokens_,
-        "layer ", layer, " got keys of shape ",
-        keys.defined() ? c10::str(keys.sizes()) : "(undefined)", " in a step of batch ", batch_,
+        "layer ", layer, " got keys of shape ", shape_of(keys), " in a step of batch ", batch_,
         " and ", tokens_, " tokens; they must be [batch, kv_heads, tokens, head_dim]");
+  }
+
+  // The model comes to a layer: earlier ones are done, but for those that a later layer shares.
+  void enter(std::int64_t layer) {
+    for (std::int64_t i = layer + 1; i < stack_->size(); ++i) {
+      check_state(!turn(i).entered, "layer ", i, " had its turn before layer ", layer,
+                  "; a step goes through the layers in order");
+    }
+    seal_before(layer);
+    if (turn(layer).entered) return;
+    stack_->touch(layer);
+    turn(layer).entered = true;
+  }
+
+  StatePort& enter_states(std::int64_t layer) {
+    StatePort& states = open().states(layer);
+    enter(layer);
+    return states;
+  }
+
+  void check_turn_complete(std::int64_t index) {
+    Layer& layer = (*stack_)[index];
+    const bool has_keys = layer.key_values() != nullptr || layer.spec().donor;
+    check_state(turn(index).keys || !has_keys, "layer ", index, " of ", stack_->size(),
+                layer.spec().donor ? " did not read its donor's keys in this step; view"
+                                   : " got no keys in this step; append to",
+                " every layer before commit()");
+    check_state(turn(index).states || layer.states() == nullptr, "layer ", index, " of ",
+                stack_->size(),
+                " got no convolution or recurrent state in this step; update every "
+                "layer's before commit()");
   }
 
   void seal_before(std::int64_t layer) {
     for (std::int64_t i = 0; i < layer; ++i) {
-      if (touch(i) != Touch::staged) continue;
+      Turn& done = turn(i);
+      if (!done.entered || done.sealed || stack_->last_reader(i) >= layer) continue;
       (*stack_)[i].seal();
-      touch(i) = Touch::sealed;
+      done.sealed = true;
+      done.shared_view.reset();
       stack_->placement().after(i, (*stack_)[i]);
     }
   }
@@ -197,7 +294,7 @@ class Step {
   std::int64_t batch_ = 0;
   std::int64_t seen_ = 0;
   History::Staged input_;  // ids and valid rows, on the CPU
-  std::vector<Touch> touched_;
+  std::vector<Turn> turns_;
 };
 
 }  // namespace kvcache

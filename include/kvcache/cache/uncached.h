@@ -14,10 +14,10 @@ namespace kvcache {
 
 // One use: begin_step, run, let the step go.
 inline LayeredCache uncached(const std::vector<LayerSpec>& layers) {
-  LayerRegistry registry;
+  LayerRegistry registry = common_layers();
   for (const std::string_view type : {kFullAttention, kSlidingAttention, kChunkedAttention}) {
     registry.add(type, [](const LayerSpec& spec, const std::shared_ptr<Memory>&) {
-      return std::make_unique<AttentionLayer>(spec, Retention::of(spec),
+      return std::make_unique<AttentionLayer>(spec, Retention::of(spec).value(),
                                               std::make_unique<TransientStorage>());
     });
   }

@@ -28,6 +28,42 @@ class KeyValuePort {
   // returns what its queries read. Never writes where held tokens lie; what it throws has changed
   // nothing.
   virtual View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t seen) = 0;
+
+  // What is held, as a query after the last token would find it, without appending. No step may
+  // be staged.
+  virtual View read(std::int64_t seen) const = 0;
+};
+
+// One state among those of its kind in a layer.
+struct ConvState {
+  std::int64_t kernel_size;  // taps of the convolution
+  std::int64_t index = 0;
+};
+
+// The linear side of a layer: the last inputs of causal convolutions, and recurrent states.
+class StatePort {
+ public:
+  virtual ~StatePort() = default;
+
+  // Whether committed steps left state `index` (of either kind). Throws ValueError if there is no
+  // such state.
+  virtual bool has_previous_state(std::int64_t index) const = 0;
+
+  // Stages a convolution's new inputs [batch, channels, tokens] and returns them behind their left
+  // context, [batch, channels, kernel_size - 1 + tokens]: the inputs of committed steps, zeros
+  // before the first. What it throws has changed nothing.
+  virtual at::Tensor update_conv_state(const at::Tensor& inputs, const ConvState& state) = 0;
+
+  // State [batch, ...] after the last committed step; absent before the first.
+  virtual std::optional<at::Tensor> recurrent_state(std::int64_t index) const = 0;
+
+  // How many of the states after each of a step's last tokens it is to be given: 1, or more while
+  // past states are recorded.
+  virtual std::int64_t wanted_states(std::int64_t tokens) const = 0;
+
+  // Stages states [wanted, batch, ...] after each of the step's last tokens, in order of time, and
+  // returns the last, [batch, ...]. What it throws has changed nothing.
+  virtual at::Tensor update_recurrent_state(const at::Tensor& states, std::int64_t index) = 0;
 };
 
 // Phases of a step, in order: stage (append), seal, publish, and settle at the next touch; or
@@ -44,6 +80,9 @@ class Layer {
 
   // Null for a layer without keys and values.
   virtual KeyValuePort* key_values() noexcept = 0;
+
+  // Null for a layer without convolution and recurrent states.
+  virtual StatePort* states() noexcept = 0;
 
   // As Transformers' get_max_length: tokens the layer can hold, -1 if there is no bound.
   virtual std::int64_t get_max_length() const = 0;
@@ -80,8 +119,10 @@ class Layer {
     seen_ -= tokens;
   }
 
-  // Keeps past state from now on, so that crop stays possible beyond a window.
-  virtual void activate_past_recording() = 0;
+  // Keeps past state from now on, so that up to `max_tokens` (at least 1) tokens can be taken back
+  // beyond a window or in a recurrence; absent: the layer's own bound. Throws RuntimeError where
+  // the layer's buffers cannot hold it.
+  virtual void activate_past_recording(std::optional<std::int64_t> max_tokens) = 0;
 
   // Forgets all tokens and lets lazily made buffers go.
   void reset() noexcept {

@@ -12,8 +12,15 @@
 
 namespace kvcache {
 
+enum class Role {
+  attention,    // keys and values, in the model's dtype
+  convolution,  // last inputs of a convolution, in the model's dtype
+  recurrent,    // states of a recurrence, often wider than the model's dtype
+};
+
 struct TensorInfo {
-  std::string_view name;                       // unique within its layer, such as "keys"
+  std::string_view name;  // unique within its layer, such as "keys"
+  Role role = Role::attention;
   std::optional<std::int64_t> batch_dim = {};  // dimension of the rows; absent: shared by all rows
   std::optional<std::int64_t> token_dim = {};  // dimension of the slots; absent: not per token
   Range live = {};                             // slots whose content is promised

@@ -24,7 +24,7 @@ class AttentionHalf final : public KeyValuePort {
       : spec_(other.spec_),
         retention_(other.retention_),
         storage_(other.storage_->clone()),
-        recording_(other.recording_) {}
+        record_(other.record_) {}
   AttentionHalf& operator=(const AttentionHalf&) = delete;
 
   Visible visible(std::int64_t seen, std::int64_t tokens) const override {
@@ -43,11 +43,18 @@ class AttentionHalf final : public KeyValuePort {
                             .keep_from = keep_from(seen + tokens)});
   }
 
+  View read(std::int64_t seen) const override {
+    Visible held = retention_.visible(seen, 1);
+    --held.length;
+    return storage_->read(held);
+  }
+
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.
   void reserve(std::int64_t tokens) {
-    const std::optional<std::int64_t> bound = recording_ ? std::nullopt : retention_.bound();
-    storage_->reserve(bound ? std::min(tokens, 2 * *bound) : tokens);
+    const std::optional<std::int64_t> bound = retention_.bound();
+    storage_->reserve(bound && record_ < tokens ? std::min(tokens, 2 * (*bound + record_))
+                                                : tokens);
   }
 
   // Whether all that a query at `new_seen` needs is still held.
@@ -60,12 +67,12 @@ class AttentionHalf final : public KeyValuePort {
     storage_->trim({std::max(storage_->held().first, retention_.first_needed(new_seen)), new_seen});
   }
 
-  void activate_past_recording() { recording_ = retention_.bound().has_value(); }
+  void activate_past_recording(std::optional<std::int64_t> max_tokens) {
+    if (retention_.bound()) record_ = max_tokens.value_or(kUnbounded);
+  }
 
   void visit(Visitor& visitor) {
-    std::int64_t recording = recording_ ? 1 : 0;
-    visitor.count("recording", recording);
-    recording_ = recording != 0;
+    visitor.count("record", record_);
     storage_->visit(visitor);
   }
 
@@ -74,14 +81,16 @@ class AttentionHalf final : public KeyValuePort {
   const Storage& storage() const { return *storage_; }
 
  private:
+  static constexpr std::int64_t kUnbounded = std::int64_t{1} << 48;  // tokens
+
   std::int64_t keep_from(std::int64_t seen) const {
-    return recording_ ? storage_->held().first : retention_.first_needed(seen);
+    return std::max(storage_->held().first, retention_.first_needed(seen - record_));
   }
 
   LayerSpec spec_;
   Retention retention_;
   std::unique_ptr<Storage> storage_;
-  bool recording_ = false;
+  std::int64_t record_ = 0;  // tokens that can be taken back beyond the window; 0: not recording
 };
 
 }  // namespace kvcache

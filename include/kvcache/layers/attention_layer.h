@@ -18,6 +18,7 @@ class AttentionLayer : public Layer {
       : Layer(spec), half_(std::move(spec), retention, std::move(storage)) {}
 
   KeyValuePort* key_values() noexcept override { return &half_; }
+  StatePort* states() noexcept override { return nullptr; }
 
   std::int64_t get_max_length() const override {
     if (const auto capacity = half_.storage().capacity()) return *capacity;
@@ -37,7 +38,9 @@ class AttentionLayer : public Layer {
   bool can_crop(std::int64_t tokens) const override {
     return tokens == 0 || (tokens > 0 && half_.can_crop_to(seen() - tokens));
   }
-  void activate_past_recording() override { half_.activate_past_recording(); }
+  void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
+    half_.activate_past_recording(max_tokens);
+  }
   // Classes derived from this one override it, so that a copy keeps its class.
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new AttentionLayer(*this));

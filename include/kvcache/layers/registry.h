@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/layers/dummy_layer.h"
 #include "kvcache/layers/dynamic_chunked_layer.h"
 #include "kvcache/layers/dynamic_layer.h"
 #include "kvcache/layers/dynamic_sliding_window_layer.h"
+#include "kvcache/layers/shared_layer.h"
 
 namespace kvcache {
 
@@ -50,9 +52,17 @@ LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type) {
   });
 }
 
+// The kinds that are the same in every cache.
+inline LayerRegistry common_layers() {
+  LayerRegistry registry;
+  add_layer<SharedLayer>(registry, kShared);
+  add_layer<DummyLayer>(registry, kDummy);
+  return registry;
+}
+
 // The kinds that DynamicCache makes.
 inline LayerRegistry dynamic_layers() {
-  LayerRegistry registry;
+  LayerRegistry registry = common_layers();
   add_layer<DynamicLayer>(registry, kFullAttention);
   add_layer<DynamicSlidingWindowLayer>(registry, kSlidingAttention);
   add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);

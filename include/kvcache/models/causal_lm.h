@@ -35,19 +35,43 @@ class ForwardContext {
   // Positions of the new tokens, int64 [batch, tokens], on the model's device.
   const at::Tensor& positions() const { return positions_; }
 
+  // Which of the new tokens are real, bool [batch, tokens], on the model's device; absent: all.
+  // Layers whose states would take padding in zero its inputs.
+  const std::optional<at::Tensor>& real_tokens() const { return real_tokens_; }
+
   // Takes the layer's keys [batch, kv_heads, tokens, key_dim] and values into the cache and attends
   // to all that the queries [batch, heads, tokens, key_dim] may see: [batch, heads, tokens,
   // value_dim].
   at::Tensor attend(std::int64_t layer, const at::Tensor& query, const KeyValue& states,
                     const AttentionOptions& options = {});
 
+  // The same of a layer that reads its donor's keys and values.
+  at::Tensor attend_shared(std::int64_t layer, const at::Tensor& query,
+                           const AttentionOptions& options = {});
+
+  // Convolution and recurrent states of linear layers: Step's calls.
+  at::Tensor update_conv_state(std::int64_t layer, const at::Tensor& inputs,
+                               const ConvState& state) {
+    return step_.update_conv_state(layer, inputs, state);
+  }
+  std::optional<at::Tensor> recurrent_state(std::int64_t layer, std::int64_t index = 0) {
+    return step_.recurrent_state(layer, index);
+  }
+  std::int64_t wanted_states(std::int64_t layer) const { return step_.wanted_states(layer); }
+  at::Tensor update_recurrent_state(std::int64_t layer, const at::Tensor& states,
+                                    std::int64_t index = 0) {
+    return step_.update_recurrent_state(layer, states, index);
+  }
+
  private:
+  static Visible pattern(const Step& step, std::int64_t layer, const LayerSpec& spec);
   const AttentionMask& mask(const Visible& visible);
 
   Step& step_;
   at::Device device_;
   at::Tensor positions_;
-  std::optional<at::Tensor> valid_;
+  std::optional<at::Tensor> valid_;  // bool [batch, seen + tokens] on the CPU
+  std::optional<at::Tensor> real_tokens_;
   std::vector<Visible> visible_;  // by layer: the cache's columns, the model's pattern
   std::vector<std::pair<Visible, AttentionMask>> masks_;  // one per distinct Visible
 };
@@ -68,7 +92,10 @@ class CausalLM {
 
  protected:
   CausalLM(ModelConfig config, at::ScalarType dtype, at::Device device)
-      : config_(std::move(config)), dtype_(dtype), device_(device) {}
+      : config_(std::move(config)),
+        layers_(config_.layer_specs()),
+        dtype_(dtype),
+        device_(device) {}
 
   // Hidden states after the last norm, [batch, tokens, hidden_size]. ids: int64 [batch, tokens].
   virtual at::Tensor hidden_states(const at::Tensor& ids, ForwardContext& context) const = 0;
@@ -80,6 +107,7 @@ class CausalLM {
   at::Tensor run(const ForwardInput& input, Cache& cache, bool commit) const;
 
   ModelConfig config_;
+  std::vector<LayerSpec> layers_;
   at::ScalarType dtype_;
   at::Device device_;
 };

@@ -28,15 +28,13 @@ class Retention {
     return Retention(Kind::chunked, checked(chunk, "attention chunk size"));
   }
 
-  // What a model says of a layer. Throws ValueError for a type of layer that is not attention of
-  // these kinds.
-  static Retention of(const LayerSpec& spec) {
-    if (spec.type == kFullAttention) return full();
-    if (spec.type == kSlidingAttention) return sliding(spec.window);
+  // What a model says of a layer's own attention; absent where it has none of these kinds. Throws
+  // ValueError for a window or chunk size below 1.
+  static std::optional<Retention> of(const LayerSpec& spec) {
+    if (spec.type == kFullAttention || spec.type == kHybrid) return full();
+    if (spec.type == kSlidingAttention || spec.type == kHybridSliding) return sliding(spec.window);
     if (spec.type == kChunkedAttention) return chunked(spec.window);
-    throw ValueError(c10::str("layer type '", spec.type, "' has no attention window of its own; ",
-                              kFullAttention, ", ", kSlidingAttention, " and ", kChunkedAttention,
-                              " have"));
+    return std::nullopt;
   }
 
   // Position of the oldest token that a query following `seen` tokens may need.

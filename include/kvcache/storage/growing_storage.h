@@ -46,6 +46,17 @@ class GrowingStorage final : public Storage {
     }
   }
 
+  View read(const Visible& visible) const override {
+    View view;
+    view.visible = visible;
+    if (!buffer_.keys.defined()) return view;
+    const std::int64_t slot = start_ + visible.offset - held_.first;
+    view.batch = buffer_.keys.size(0);
+    view.segments.push_back({buffer_.keys.narrow(2, slot, visible.length),
+                             buffer_.values.narrow(2, slot, visible.length), visible.offset});
+    return view;
+  }
+
   void seal() override {}  // stage copied what outlives the views
 
   void publish() noexcept override {

@@ -45,6 +45,9 @@ class Storage {
   // what is held; what it throws has changed nothing.
   virtual View stage(const StageInput& input) = 0;
 
+  // What is held of `visible`, without a step. Requires its columns to lie within held().
+  virtual View read(const Visible& visible) const = 0;
+
   // After the last reader of the step's view: copies what must outlive it, and may throw and
   // allocate. The view's content stays until the storage is next touched.
   virtual void seal() = 0;

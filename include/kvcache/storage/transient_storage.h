@@ -24,6 +24,12 @@ class TransientStorage final : public Storage {
     return view;
   }
 
+  View read(const Visible& visible) const override {
+    View view;
+    view.visible = visible;
+    return view;
+  }
+
   void seal() override {}
   void publish() noexcept override {}
   void settle() override {}
