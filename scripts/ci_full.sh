@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Everything: .ci/run's checks with whole sweeps, the whole suite under sanitizers, the static form,
-# the CUDA preset where a toolkit is found, and clang-tidy. Sweeps run whole in the release build and
-# as their seeded sample elsewhere, where they would take hours.
+# Everything: the checks of .ci/run with whole sweeps, the whole suite under AddressSanitizer and
+# UBSan, threads under ThreadSanitizer, the static form, the CUDA preset where a toolkit is found, and
+# clang-tidy. Sweeps run whole in the release build and as their seeded sample elsewhere, where they
+# would take hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +27,11 @@ cmake --build --preset release --target all_verify_interface_header_sets
 step suite under sanitizers
 GTEST_OUTPUT="xml:$PWD/$reports/debug/" \
   scripts/test.sh debug -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=OFF -DKVCACHE_BUILD_BENCHMARKS=OFF
+
+step threads under ThreadSanitizer
+cmake --preset tsan -DKVCACHE_WERROR=ON
+cmake --build --preset tsan
+GTEST_OUTPUT="xml:$PWD/$reports/tsan/" ctest --preset tsan
 
 # The static form differs in how it is linked: the consumers' test and one program show it.
 step static form
