@@ -50,6 +50,7 @@
 #include "kvcache/models/registry.h"
 #include "kvcache/models/rms_norm.h"
 #include "kvcache/models/rope.h"
+#include "kvcache/placement/offload_plan.h"
 #include "kvcache/placement/placement.h"
 #include "kvcache/retention/retention.h"
 #include "kvcache/storage/check.h"
