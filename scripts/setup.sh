@@ -8,8 +8,8 @@ set -euo pipefail
 
 # package=program: a program from elsewhere will do.
 programs=(g++=g++ make=make cmake=cmake ninja-build=ninja git=git pkg-config=pkg-config python3=python3)
-libraries=(nlohmann-json3-dev libpcre2-dev libutf8proc-dev libcli11-dev libgtest-dev libgmock-dev
-  libbenchmark-dev)
+libraries=(nlohmann-json3-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libcli11-dev libgtest-dev
+  libgmock-dev libbenchmark-dev)
 optional=(clang-format=clang-format ccache=ccache mold=mold)
 if [[ "${1:-}" == --full ]]; then
   programs+=(clang-tidy=clang-tidy)

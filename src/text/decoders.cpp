@@ -7,6 +7,7 @@
 
 #include "text/byte_alphabet.h"
 #include "text/json_node.h"
+#include "text/metaspace.h"
 #include "text/pattern.h"
 #include "text/unicode.h"
 
@@ -189,6 +190,33 @@ class StripStage final : public DecoderStage {
   std::string held_;       // what is stripped if the token ends here
 };
 
+// A visible character in place of each space -> spaces; those of the first token are left out if
+// one is put before every text.
+class MetaspaceStage final : public DecoderStage {
+ public:
+  explicit MetaspaceStage(const Metaspace& options)
+      : options_(options), strips_(options.prepend != Metaspace::Prepend::kNever) {}
+
+  void write(std::string_view fragment, bool ends_token) override {
+    const std::string& replacement = options_.replacement;
+    std::string text;
+    std::size_t done = 0;
+    for (auto at = fragment.find(replacement); at != std::string_view::npos;
+         at = fragment.find(replacement, done)) {
+      text += fragment.substr(done, at - done);
+      if (!strips_) text += ' ';
+      done = at + replacement.size();
+    }
+    text += fragment.substr(done);
+    if (ends_token) strips_ = false;
+    pass(text, ends_token);
+  }
+
+ private:
+  const Metaspace& options_;
+  bool strips_;  // no token has ended yet
+};
+
 // Joins tokens by spaces: what happens where a tokenizer has no decoder.
 class JoinStage final : public DecoderStage {
  public:
@@ -238,6 +266,17 @@ class StripDecoder final : public Decoder {
   StripLimits limits_;
 };
 
+class MetaspaceDecoder final : public Decoder {
+ public:
+  explicit MetaspaceDecoder(Metaspace options) : options_(std::move(options)) {}
+  void append_stages(DecoderStages& stages) const override {
+    stages.push_back(std::make_unique<MetaspaceStage>(options_));
+  }
+
+ private:
+  Metaspace options_;
+};
+
 class DecoderSequence final : public Decoder {
  public:
   explicit DecoderSequence(std::vector<Made> steps) : steps_(std::move(steps)) {}
@@ -260,14 +299,12 @@ Made make_replace(const JsonNode& node) {
 }
 
 Made make_strip(const JsonNode& node) {
-  StripLimits limits{node.at("content").string(), node.at("start").count(),
-                     node.at("stop").count()};
-  std::size_t end = 0;
-  if (!limits.content.empty()) next_code_point(limits.content, end);
-  if (limits.content.empty() || end != limits.content.size()) {
-    node.at("content").fail("one character");
-  }
-  return std::make_unique<StripDecoder>(std::move(limits));
+  return std::make_unique<StripDecoder>(StripLimits{
+      node.at("content").one_character(), node.at("start").count(), node.at("stop").count()});
+}
+
+Made make_metaspace(const JsonNode& node) {
+  return std::make_unique<MetaspaceDecoder>(metaspace_from_json(node));
 }
 
 Made make_sequence(const JsonNode& node) {
@@ -280,6 +317,7 @@ constexpr ComponentKind<Decoder> kKinds[] = {
     {"ByteLevel", make_plain<ByteLevelStage>},
     {"ByteFallback", make_plain<ByteFallbackStage>},
     {"Fuse", make_plain<FuseStage>},
+    {"Metaspace", make_metaspace},
     {"Replace", make_replace},
     {"Strip", make_strip},
     {"Sequence", make_sequence},

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kvcache/core/errors.h"
+#include "text/unicode.h"
 
 namespace kvcache::detail {
 
@@ -14,9 +15,10 @@ constexpr int kMaxDepth = 32;
 }  // namespace
 
 std::optional<std::int64_t> as_token_id(const nlohmann::json& value) {
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) return std::nullopt;
-  return static_cast<std::int64_t>(value.get<std::uint64_t>());
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  if (!value.is_number_integer()) return std::nullopt;
+  const auto id = value.get<std::int64_t>();  // what is too large for it becomes negative
+  return id >= 0 && id <= kMax ? std::optional(id) : std::nullopt;
 }
 
 nlohmann::json parse_json(std::string_view text, std::string_view name) {
@@ -60,6 +62,14 @@ std::vector<JsonNode> JsonNode::elements() const {
 std::string JsonNode::string() const {
   if (!value_->is_string()) fail("a string");
   return value_->get<std::string>();
+}
+
+std::string JsonNode::one_character() const {
+  std::string text = string();
+  std::size_t end = 0;
+  if (!text.empty()) next_code_point(text, end);
+  if (text.empty() || end != text.size()) fail("one character");
+  return text;
 }
 
 bool JsonNode::boolean() const {

@@ -36,6 +36,8 @@ class JsonNode {
   std::vector<JsonNode> elements() const;
 
   std::string string() const;
+  // A string of exactly one code point.
+  std::string one_character() const;
   bool boolean() const;
   // A token id: an integer in [0, 2^31).
   std::int64_t token_id() const;

@@ -1,5 +1,6 @@
 #include "text/model.h"
 
+#include "kvcache/core/errors.h"
 #include "text/bpe.h"
 #include "text/json_node.h"
 
@@ -16,6 +17,8 @@ constexpr ComponentKind<Model> kKinds[] = {
 std::unique_ptr<const Model> make_model(const JsonNode& node) {
   // Old files do not name the type; merges are BPE's alone.
   if (!node.find("type") && node.find("merges")) return make_bpe(node);
+  check_value(node.at("type").value() != "Unigram", node.path(), ".type is Unigram, which is read ",
+              "from spiece.model: load the folder that holds both");
   return make_component<Model>(node, kKinds);
 }
 

@@ -1,5 +1,6 @@
 #include "text/normalizers.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,13 @@ class Replace final : public Normalizer {
     return replaced;
   }
 
+  bool keeps_start() const override {
+    const std::string& literal = pattern_.literal_text();
+    std::size_t end = 0;
+    if (!literal.empty()) next_code_point(literal, end);
+    return !content_.empty() && !literal.empty() && end == literal.size();
+  }
+
  private:
   Pattern pattern_;
   std::string content_;
@@ -83,6 +91,8 @@ class Strip final : public Normalizer {
     return std::string(text.substr(begin, end - begin));
   }
 
+  bool keeps_start() const override { return !left_; }
+
  private:
   bool left_;
   bool right_;
@@ -99,6 +109,8 @@ class StripAccents final : public Normalizer {
     }
     return stripped;
   }
+
+  bool keeps_start() const override { return false; }
 };
 
 class NormalizerSequence final : public Normalizer {
@@ -109,6 +121,11 @@ class NormalizerSequence final : public Normalizer {
     std::string result(text);
     for (const auto& step : steps_) result = step->normalize(result);
     return result;
+  }
+
+  bool keeps_start() const override {
+    return std::all_of(steps_.begin(), steps_.end(),
+                       [](const Made& step) { return step->keeps_start(); });
   }
 
  private:

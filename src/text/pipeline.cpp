@@ -16,13 +16,22 @@ void check_utf8(std::string_view text) {
 
 }  // namespace
 
-TokenizerPipeline::TokenizerPipeline(const JsonNode& root) {
+TokenizerPipeline::TokenizerPipeline(const JsonNode& root)
+    : TokenizerPipeline(make_model(root.at("model")), root) {}
+
+TokenizerPipeline::TokenizerPipeline(std::unique_ptr<const Model> model, const JsonNode& root)
+    : model_(std::move(model)) {
   if (const auto version = root.find("version")) {
     check_value(version->string() == "1.0", version->path(), " must be \"1.0\"");
   }
-  model_ = make_model(root.at("model"));
   if (const auto node = root.find("normalizer")) normalizer_ = make_normalizer(*node);
-  if (const auto node = root.find("pre_tokenizer")) pre_tokenizer_ = make_pre_tokenizer(*node);
+  if (const auto node = root.find("pre_tokenizer")) {
+    pre_tokenizer_ = make_pre_tokenizer(*node);
+    check_value(
+        !pre_tokenizer_->depends_on_place() || normalizer_ == nullptr || normalizer_->keeps_start(),
+        node->path(), ": prepend_scheme \"first\" is not known here beside a normalizer ",
+        "that may remove the start of a text");
+  }
   if (const auto node = root.find("post_processor")) post_processor_ = make_post_processor(*node);
   if (const auto node = root.find("decoder")) decoder_ = make_decoder(*node);
   added_ = std::make_unique<AddedTokens>(*model_, normalizer_.get());
@@ -48,11 +57,11 @@ void TokenizerPipeline::add_tokens_of_file(const JsonNode& root) {
   }
 }
 
-std::vector<std::string> TokenizerPipeline::split(std::string_view text) const {
+std::vector<std::string> TokenizerPipeline::split(std::string_view text, bool begins_text) const {
   std::vector<std::string> pieces;
   if (text.empty()) return pieces;
   if (pre_tokenizer_ != nullptr) {
-    pre_tokenizer_->split(text, pieces);
+    pre_tokenizer_->split(text, begins_text, pieces);
   } else {
     pieces.emplace_back(text);
   }
@@ -63,7 +72,7 @@ std::vector<std::int64_t> TokenizerPipeline::encode(std::string_view text,
                                                     EncodeOptions options) const {
   check_utf8(text);
   std::vector<std::int64_t> ids;
-  const auto encode_text = [&](std::string_view plain) {
+  const auto encode_text = [&](std::string_view plain, bool begins_text) {
     const std::string normal =
         normalizer_ != nullptr ? normalizer_->normalize(plain) : std::string(plain);
     for (const Section& section : added_->split(normal, true, options.parse_special_tokens)) {
@@ -71,14 +80,15 @@ std::vector<std::int64_t> TokenizerPipeline::encode(std::string_view text,
         ids.push_back(*section.id);
         continue;
       }
-      for (const auto& piece : split(section.text)) model_->tokenize(piece, ids);
+      const bool begins = begins_text && section.text.data() == normal.data();
+      for (const auto& piece : split(section.text, begins)) model_->tokenize(piece, ids);
     }
   };
   for (const Section& section : added_->split(text, false, options.parse_special_tokens)) {
     if (section.id) {
       ids.push_back(*section.id);
     } else {
-      encode_text(section.text);
+      encode_text(section.text, section.text.data() == text.data());
     }
   }
   if (options.add_special_tokens && post_processor_ != nullptr) {
@@ -93,7 +103,7 @@ std::string TokenizerPipeline::normalize(std::string_view text) const {
 }
 
 std::vector<std::string> TokenizerPipeline::pre_tokenize(std::string_view text) const {
-  return split(normalize(text));
+  return split(normalize(text), true);
 }
 
 const std::string& TokenizerPipeline::id_to_token(std::int64_t id) const {

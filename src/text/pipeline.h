@@ -22,6 +22,8 @@ class TokenizerPipeline {
  public:
   // From the root of a tokenizer.json.
   explicit TokenizerPipeline(const JsonNode& root);
+  // From all but the model, whose tokens added_tokens may name.
+  TokenizerPipeline(std::unique_ptr<const Model> model, const JsonNode& root);
 
   // Takes over what a tokenizer_config.json says.
   void apply_config(const JsonNode& root);
@@ -40,7 +42,7 @@ class TokenizerPipeline {
   const SpecialTokenIds& special_ids() const { return special_ids_; }
 
  private:
-  std::vector<std::string> split(std::string_view text) const;
+  std::vector<std::string> split(std::string_view text, bool begins_text) const;
   void add_tokens_of_file(const JsonNode& root);
   void add_named_tokens(const JsonNode& root);
   void set_special_ids(const JsonNode& root);

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "kvcache/core/errors.h"
 #include "text/byte_alphabet.h"
 #include "text/json_node.h"
+#include "text/metaspace.h"
 #include "text/pattern.h"
 #include "text/split_behavior.h"
 #include "text/unicode.h"
@@ -42,7 +44,7 @@ class Split final : public PreTokenizer {
   Split(Pattern pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void split(std::string_view text, std::vector<std::string>& pieces) const override {
+  void split(std::string_view text, bool, std::vector<std::string>& pieces) const override {
     std::vector<Span> spans = pattern_.find(text);
     if (invert_) {
       for (Span& span : spans) span.matched = !span.matched;
@@ -65,7 +67,7 @@ class ByteLevel final : public PreTokenizer {
     if (use_regex) words_ = Pattern::regex(kWords, "ByteLevel");
   }
 
-  void split(std::string_view text, std::vector<std::string>& pieces) const override {
+  void split(std::string_view text, bool, std::vector<std::string>& pieces) const override {
     std::string prefixed;
     if (add_prefix_space_ && text.front() != ' ') {
       prefixed = " " + std::string(text);
@@ -91,7 +93,7 @@ class CharacterSplit final : public PreTokenizer {
  public:
   explicit CharacterSplit(SplitBehavior behavior) : behavior_(behavior) {}
 
-  void split(std::string_view text, std::vector<std::string>& pieces) const override {
+  void split(std::string_view text, bool, std::vector<std::string>& pieces) const override {
     append_pieces(text, apply_split_behavior(find_characters(text, kMatches), behavior_), pieces);
   }
 
@@ -102,7 +104,7 @@ class CharacterSplit final : public PreTokenizer {
 // Runs of word characters, and runs of what is neither word nor white space.
 class Whitespace final : public PreTokenizer {
  public:
-  void split(std::string_view text, std::vector<std::string>& pieces) const override {
+  void split(std::string_view text, bool, std::vector<std::string>& pieces) const override {
     enum class Kind { kSpace, kWord, kOther };
     Kind current = Kind::kSpace;
     for (std::size_t at = 0; at < text.size();) {
@@ -119,18 +121,55 @@ class Whitespace final : public PreTokenizer {
   }
 };
 
+// Spaces become a visible character, which may also be put before the text; pieces begin with it.
+class MetaspacePreTokenizer final : public PreTokenizer {
+ public:
+  explicit MetaspacePreTokenizer(Metaspace options) : options_(std::move(options)) {}
+
+  void split(std::string_view text, bool begins_text,
+             std::vector<std::string>& pieces) const override {
+    const bool prepends = options_.prepend == Metaspace::Prepend::kAlways ||
+                          (options_.prepend == Metaspace::Prepend::kFirst && begins_text);
+    std::string piece;
+    piece.reserve(text.size() + options_.replacement.size());
+    const bool has_prefix = text.front() == ' ' || text.starts_with(options_.replacement);
+    if (prepends && !has_prefix) piece = options_.replacement;
+    for (std::size_t at = 0; at < text.size();) {
+      const bool space = text[at] == ' ';
+      if (options_.split && !piece.empty() &&
+          (space || text.substr(at).starts_with(options_.replacement))) {
+        pieces.push_back(std::exchange(piece, {}));
+      }
+      const std::size_t begin = at;
+      next_code_point(text, at);
+      piece += space ? std::string_view(options_.replacement) : text.substr(begin, at - begin);
+    }
+    pieces.push_back(std::move(piece));
+  }
+
+  bool depends_on_place() const override { return options_.prepend == Metaspace::Prepend::kFirst; }
+
+ private:
+  Metaspace options_;
+};
+
 class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<Made> steps) : steps_(std::move(steps)) {}
 
-  void split(std::string_view text, std::vector<std::string>& pieces) const override {
+  void split(std::string_view text, bool begins_text,
+             std::vector<std::string>& pieces) const override {
     std::vector<std::string> current{std::string(text)};
     for (const auto& step : steps_) {
       std::vector<std::string> next;
-      for (const auto& piece : current) step->split(piece, next);
+      for (const auto& piece : current) step->split(piece, begins_text, next);
       current = std::move(next);
     }
     for (auto& piece : current) pieces.push_back(std::move(piece));
+  }
+
+  bool depends_on_place() const override {
+    return !steps_.empty() && steps_.front()->depends_on_place();
   }
 
  private:
@@ -160,6 +199,10 @@ Made make_punctuation(const JsonNode& node) {
       behavior ? split_behavior_from_json(*behavior) : SplitBehavior::kIsolated);
 }
 
+Made make_metaspace(const JsonNode& node) {
+  return std::make_unique<MetaspacePreTokenizer>(metaspace_from_json(node));
+}
+
 Made make_whitespace(const JsonNode&) { return std::make_unique<Whitespace>(); }
 
 Made make_whitespace_split(const JsonNode&) {
@@ -170,6 +213,10 @@ Made make_sequence(const JsonNode& node) {
   std::vector<Made> steps;
   for (const auto& element : node.at("pretokenizers").elements()) {
     steps.push_back(make_pre_tokenizer(element));
+    // What the `tokenizers` library looks at is the piece's place in the text before normalization,
+    // which is not kept.
+    check_value(steps.size() == 1 || !steps.back()->depends_on_place(), element.path(),
+                ": prepend_scheme \"first\" is known here only as the first of a Sequence");
   }
   return std::make_unique<PreTokenizerSequence>(std::move(steps));
 }
@@ -178,7 +225,7 @@ constexpr ComponentKind<PreTokenizer> kKinds[] = {
     {"Split", make_split},           {"ByteLevel", make_byte_level},
     {"Digits", make_digits},         {"Punctuation", make_punctuation},
     {"Whitespace", make_whitespace}, {"WhitespaceSplit", make_whitespace_split},
-    {"Sequence", make_sequence},
+    {"Metaspace", make_metaspace},   {"Sequence", make_sequence},
 };
 
 }  // namespace

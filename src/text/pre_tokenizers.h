@@ -14,8 +14,12 @@ class JsonNode;
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Appends the pieces of `text` (well-formed UTF-8, not empty), none of them empty.
-  virtual void split(std::string_view text, std::vector<std::string>& pieces) const = 0;
+  // Appends the pieces of `text` (well-formed UTF-8, not empty), none of them empty. `begins_text`
+  // says that it stands at the very beginning, not behind an added token.
+  virtual void split(std::string_view text, bool begins_text,
+                     std::vector<std::string>& pieces) const = 0;
+  // True if `begins_text` makes a difference.
+  virtual bool depends_on_place() const { return false; }
 };
 
 // Throws ValueError on an unknown type or a bad field.

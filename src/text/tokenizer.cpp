@@ -2,12 +2,9 @@
 
 #include <utility>
 
-#include "io/posix_file.h"
 #include "kvcache/core/errors.h"
-#include "kvcache/io/read_text_file.h"
 #include "kvcache/text/incremental_decoder.h"
 #include "text/decoders.h"
-#include "text/json_node.h"
 #include "text/pipeline.h"
 
 namespace kvcache {
@@ -15,46 +12,12 @@ namespace kvcache {
 namespace {
 
 using detail::DecoderChain;
-using detail::JsonNode;
 using detail::TokenizerPipeline;
-
-// Makes the pipeline, with `name` (a path, or "tokenizer.json") before every message.
-std::shared_ptr<TokenizerPipeline> make_pipeline(std::string_view json, const std::string& name) {
-  const auto parsed = detail::parse_json(json, name);
-  try {
-    return std::make_shared<TokenizerPipeline>(JsonNode(parsed, "tokenizer"));
-  } catch (const ValueError& error) {
-    throw ValueError(c10::str(name, ": ", error.what()));
-  }
-}
 
 }  // namespace
 
 Tokenizer::Tokenizer(std::shared_ptr<const TokenizerPipeline> pipeline)
     : pipeline_(std::move(pipeline)) {}
-
-Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
-  return Tokenizer(make_pipeline(tokenizer_json, "tokenizer.json"));
-}
-
-Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json) {
-  return Tokenizer(make_pipeline(read_text_file(tokenizer_json), tokenizer_json.string()));
-}
-
-Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
-  const auto file = folder / "tokenizer.json";
-  auto pipeline = make_pipeline(read_text_file(file), file.string());
-  const auto config_file = folder / "tokenizer_config.json";
-  if (detail::is_present(config_file)) {
-    const auto config = detail::parse_json(read_text_file(config_file), config_file.string());
-    try {
-      pipeline->apply_config(JsonNode(config, "tokenizer_config"));
-    } catch (const ValueError& failure) {
-      throw ValueError(c10::str(config_file.string(), ": ", failure.what()));
-    }
-  }
-  return Tokenizer(std::move(pipeline));
-}
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   return pipeline_->encode(text, options);

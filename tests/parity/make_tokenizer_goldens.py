@@ -6,6 +6,9 @@ strings.json            the texts
                         text), `text` (decoded) and `skipped` (decoded without special tokens), each only where it
                         differs from `ids`, the text, or `text`
 components.json         normalizers and pre-tokenizers alone
+t5/spiece.model         a SentencePiece model; its expected.json has what sentencepiece makes of each part between special
+                        tokens, and `transformers` where Transformers' T5Tokenizer, which goes without sentencepiece, differs
+llama2/tokenizer.model  the model that llama2, mistral and phi3 were converted from; models.json: as Transformers reads it
 configs.json            tokenizer_config.json files over the smollm tokenizer, as Transformers reads them
 smollm2.json            the real SmolLM2's ids; needs its folder (scripts/fetch_model.py) as argument
 """
@@ -13,11 +16,13 @@ smollm2.json            the real SmolLM2's ids; needs its folder (scripts/fetch_
 import collections
 import json
 import pathlib
+import re
 import sys
 import tempfile
 
 import common
 import difficult_strings
+import sentencepiece_shapes as shapes
 import tokenizers
 import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -203,7 +208,8 @@ def write(name, tokenizer, texts, old_merges=False):
 
 
 def made_with():
-    return common.made_with(__file__, difficult_strings.__file__) | {"tokenizers": tokenizers.__version__}
+    versions = {module.__name__: module.__version__ for module in (tokenizers, shapes.sentencepiece)}
+    return common.made_with(__file__, difficult_strings.__file__, shapes.__file__) | versions
 
 
 NORMALIZERS = [
@@ -225,6 +231,9 @@ PRE_TOKENIZERS = [
     *[pre_tokenizers.Punctuation(behavior) for behavior in BEHAVIORS],
     pre_tokenizers.ByteLevel(True, True, True), pre_tokenizers.ByteLevel(False, True, True), pre_tokenizers.ByteLevel(True, True, False),
     pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(True, True, True)]),
+    *[pre_tokenizers.Metaspace("\u2581", scheme, cut) for scheme in ("always", "first", "never") for cut in (True, False)],
+    pre_tokenizers.Metaspace("x", "always"), pre_tokenizers.Sequence([pre_tokenizers.Metaspace("_", "first"), pre_tokenizers.Digits()]),
+    pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("\u2581", "always")]),
 ]  # fmt: skip
 COMPONENT_TEXTS = [
     " Hello, 12 World!!  3x ", "aab\tA\u00e9\u4f60 a\nb\r\n\u2460\u00bd", "xxaxx\u00a0a\u0085b\u180ec\u2028_d\u203fe", "e\u0301\u0327 \u212b\ufb01 \uac00\u11a8",
@@ -287,6 +296,68 @@ def write_model(folder):
     common.write_json(TEXT / "smollm2.json", {"made_with": made_with(), "vocab_size": len(tokenizer), "records": records})
 
 
+def in_folder(model_type, model_name, model, config):
+    """What AutoTokenizer makes of a folder with a SentencePiece model and a tokenizer_config.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / model_name).write_bytes(model)
+        (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps({"model_type": model_type}))
+        return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def write_t5():
+    with tempfile.TemporaryDirectory() as folder:
+        model = shapes.t5_model(corpus(), pathlib.Path(folder) / "rules.tsv")
+    (TEXT / "t5").mkdir(exist_ok=True)
+    (TEXT / "t5" / "spiece.model").write_bytes(model)
+    processor = shapes.pieces_of(model)[0]
+    transformers_t5 = in_folder("t5", "spiece.model", model, {"tokenizer_class": "T5Tokenizer"})
+    special = sorted(transformers_t5.all_special_tokens, key=len, reverse=True)
+    parts = re.compile("(" + "|".join(map(re.escape, special)) + ")")
+    end = transformers_t5.eos_token_id
+    records = []
+    for text in [*STRINGS[2::3], *shapes.TEXTS]:
+        bare = []
+        for part in parts.split(text):
+            bare += [transformers_t5.convert_tokens_to_ids(part)] if part in special else processor.encode(part)
+        entry = {"input": text, "ids": [*bare, end], "bare": bare, "plain": [*processor.encode(text), end]}
+        theirs = transformers_t5(text)["input_ids"]
+        entry |= {"transformers": theirs} if theirs != entry["ids"] else {}
+        decoded, skipped = (transformers_t5.decode(entry["ids"], skip_special_tokens=skip) for skip in (False, True))
+        records.append(entry | ({"text": decoded} if decoded != text else {}) | ({"skipped": skipped} if skipped != decoded else {}))
+    assert sum("transformers" in entry for entry in records) <= 5, [e["input"] for e in records if "transformers" in e]
+    document = {"made_with": made_with(), "vocab_size": len(transformers_t5), "records": records}
+    common.write_json(TEXT / "t5" / "expected.json", document)
+
+
+MODEL_CONFIGS = [
+    {"legacy": True}, {"legacy": False, "add_bos_token": True}, {"legacy": True, "add_bos_token": True, "add_eos_token": True},
+    {"tokenizer_class": "PreTrainedTokenizerFast"}, {"legacy": False, "pad_token": "</s>", "unk_token": "<unk>"},
+]  # fmt: skip
+
+
+def write_sentencepiece_shapes():
+    model = shapes.bpe_model(with_few_characters(corpus(), 120), vocab_size=620)
+    gemma_model = shapes.bpe_model(
+        with_few_characters(corpus(), 120), vocab_size=640, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3,
+        bos_piece="<bos>", eos_piece="<eos>", user_defined_symbols=["<mask>", "<unused0>", *shapes.GEMMA_RUNS],
+    )  # fmt: skip
+    write("llama2", shapes.llama2(model), [*STRINGS[0::4], *shapes.TEXTS])
+    write("mistral", shapes.mistral(model), [*STRINGS[1::4], *shapes.TEXTS])
+    write("phi3", shapes.phi3(model), [*STRINGS[2::4], *shapes.TEXTS])
+    write("gemma", shapes.gemma(gemma_model), [*STRINGS[3::4], *shapes.TEXTS])
+    (TEXT / "llama2" / "tokenizer.model").write_bytes(model)
+    records = []
+    for config in MODEL_CONFIGS:
+        # Mistral's tokenizer follows the model's own settings; Llama's own class does not.
+        tokenizer = in_folder("mistral", "tokenizer.model", model, config)
+        ids = [tokenizer(text)["input_ids"] for text in shapes.TEXTS]
+        special = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "unk")}
+        decoded = [tokenizer.decode(row, skip_special_tokens=True) for row in ids]
+        records.append({"config": config, "vocab_size": len(tokenizer), "special": special, "ids": ids, "skipped": decoded})
+    common.write_json(TEXT / "models.json", {"made_with": made_with(), "texts": shapes.TEXTS, "records": records})
+
+
 def main():
     common.set_up()
     TEXT.mkdir(parents=True, exist_ok=True)
@@ -297,6 +368,8 @@ def main():
     write("byte_fallback", byte_fallback(), STRINGS[::3])
     write("unknown", unknown(), STRINGS[1::3])
     write("flags", flags(), FLAG_TEXTS)
+    write_sentencepiece_shapes()
+    write_t5()
     write_components()
     write_configs()
     if len(sys.argv) > 1:

@@ -1,5 +1,6 @@
-// Text to token ids and back, from a Hugging Face tokenizer.json: byte-level BPE as SmolLM2, Qwen
-// and Llama 3 have it. The ids equal those of the `tokenizers` library; what cannot be exact is
+// Text to token ids and back, from a Hugging Face tokenizer.json (byte pairs: byte-level as Qwen
+// and Llama 3 have them, SentencePiece's as Llama 2, Mistral, Phi-3 and Gemma) or a SentencePiece
+// model (T5). The ids equal those of `tokenizers` or sentencepiece; what cannot be exact is
 // refused.
 #pragma once
 
@@ -43,19 +44,25 @@ struct SpecialTokenIds {
 // Differs from the oracle on purpose: an id that is not in the vocabulary is refused, not dropped;
 // truncation and padding written in tokenizer.json are ignored (a batch is padded where it is
 // made); an added token whose id in the file is not the one the `tokenizers` library would give it
-// is refused. Character classes in patterns (\p{L}, ...) follow PCRE2's Unicode version,
-// normalization that of utf8proc; code points that a later Unicode version assigned or changed can
-// come out differently.
+// is refused; a file says what is done with it, where Transformers' LlamaTokenizer puts rules of
+// its own in place of the file's. Character classes in patterns (\p{L}, ...) follow PCRE2's Unicode
+// version, normalization that of utf8proc; code points that a later Unicode version assigned or
+// changed can come out differently.
 class Tokenizer {
  public:
   // Reads a tokenizer.json alone: no names for bos, eos, pad. Throws ValueError naming the file and
   // the field where it cannot be read, is damaged, or has a component of an unknown type.
   static Tokenizer from_file(const std::filesystem::path& tokenizer_json);
 
-  // Reads tokenizer.json and, if present, tokenizer_config.json from a checkpoint's folder. Of the
-  // latter count the special tokens it names, and added_tokens_decoder. As in Transformers 5.24,
-  // add_bos_token and add_eos_token do not count beside a tokenizer.json (its post-processor does),
-  // and clean_up_tokenization_spaces has no effect on a BPE tokenizer.
+  // Reads what a checkpoint's folder holds: tokenizer.json, if its model is BPE; else spiece.model,
+  // taken as T5's (sentinels <extra_id_99> to <extra_id_0> behind its pieces, </s> behind a text);
+  // else tokenizer.model, of byte pairs without normalization, as Llama 2's. Throws ValueError if
+  // there is none.
+  //
+  // Of tokenizer_config.json, if present, count the special tokens it names, and
+  // added_tokens_decoder. As in Transformers 5.24, add_bos_token, add_eos_token and legacy do not
+  // count beside a tokenizer.json (its post-processor does) but do for a tokenizer.model, extra_ids
+  // does for spiece.model, and clean_up_tokenization_spaces has no effect.
   static Tokenizer from_folder(const std::filesystem::path& folder);
 
   // As from_file, from the file's content.
@@ -79,7 +86,7 @@ class Tokenizer {
   const SpecialTokenIds& special_ids() const;
 
   // The first two steps of encode alone, without added tokens: for looking at what a tokenizer
-  // does.
+  // does. (A spiece.model normalizes and splits within its model: both leave the text as it is.)
   std::string normalize(std::string_view text) const;
   std::vector<std::string> pre_tokenize(std::string_view text) const;
 

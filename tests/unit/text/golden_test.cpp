@@ -1,8 +1,6 @@
 // Tokenizers of each kind against the oracle: ids, text, and streaming, on difficult texts.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "golden_files.h"
 #include "kvcache/core/errors.h"
 
@@ -12,7 +10,7 @@ namespace {
 class TokenizerGolden : public testing::TestWithParam<const char*> {
  protected:
   const std::string name_ = GetParam();
-  const Tokenizer tokenizer_ = Tokenizer::from_file(text_goldens() / name_ / "tokenizer.json");
+  const Tokenizer tokenizer_ = golden_tokenizer(name_);
   const nlohmann::json golden_ = read_golden(name_ + "/expected.json");
 
   // Calls check(text, record, expected ids) for each text.
@@ -60,7 +58,7 @@ TEST_P(TokenizerGolden, HasTheOraclesVocabulary) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
                          testing::Values("smollm", "qwen", "llama3", "byte_fallback", "unknown",
-                                         "flags"),
+                                         "flags", "llama2", "mistral", "phi3", "gemma", "t5"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(TokenizerGoldens, CoverEnoughTexts) {
@@ -98,28 +96,16 @@ TEST(ComponentGoldens, EqualTheOracle) {
   }
 }
 
-// A folder with tokenizer.json and a tokenizer_config.json, removed with the object.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& config) {
-    std::string name = (std::filesystem::temp_directory_path() / "kvcache_text_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-    std::filesystem::copy_file(text_goldens() / "smollm/tokenizer.json", path_ / "tokenizer.json");
-    std::ofstream(path_ / "tokenizer_config.json") << config;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-TEST(ConfigGoldens, EqualTheOracle) {
-  const auto golden = read_golden("configs.json");
+// What Transformers makes of a folder with the file (smollm/tokenizer.json, ...) and each of the
+// tokenizer_config.json files that `goldens` lists.
+void expect_configs_equal(const std::string& goldens, const std::string& file) {
+  const auto golden = read_golden(goldens);
   const auto texts = golden.at("texts").get<std::vector<std::string>>();
   for (const auto& record : golden.at("records")) {
     SCOPED_TRACE(record.at("config").dump());
-    const TemporaryFolder folder(record.at("config").dump());
+    const TemporaryFolder folder;
+    folder.copy(file);
+    folder.write("tokenizer_config.json", record.at("config").dump());
     const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
     EXPECT_EQ(tokenizer.vocab_size(), record.at("vocab_size").get<std::int64_t>());
     const auto& special = record.at("special");
@@ -140,12 +126,22 @@ TEST(ConfigGoldens, EqualTheOracle) {
   }
 }
 
+TEST(ConfigGoldens, EqualTheOracle) {
+  expect_configs_equal("configs.json", "smollm/tokenizer.json");
+}
+
+TEST(ConfigGoldens, OverASentencePieceModelEqualTheOracle) {
+  expect_configs_equal("models.json", "llama2/tokenizer.model");
+}
+
 TEST(ConfigGoldens, DamagedConfigsAreRefused) {
   for (const char* config :
        {"", "[]", "{\"bos_token\":5}", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"a\"}}}",
         "{\"added_tokens_decoder\":{\"7\":{\"content\":\"<new>\"}}}",
         "{\"added_tokens_decoder\":[1]}", "{\"eos_token\":{}}", "{\"extra_special_tokens\":7}"}) {
-    const TemporaryFolder folder(config);
+    const TemporaryFolder folder;
+    folder.copy("smollm/tokenizer.json");
+    folder.write("tokenizer_config.json", config);
     EXPECT_THROW(Tokenizer::from_folder(folder.path()), ValueError) << config;
   }
 }

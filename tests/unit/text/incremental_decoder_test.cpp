@@ -116,8 +116,9 @@ TEST(IncrementalDecoder, OutlivesItsTokenizer) {
 // Any ids, in any portions, also such as no text encodes to.
 TEST(IncrementalDecoder, RandomIdsStreamToTheFullDecode) {
   std::mt19937 random(7);
-  for (const char* name : {"smollm", "qwen", "llama3", "byte_fallback", "unknown", "flags"}) {
-    const Tokenizer tokenizer = Tokenizer::from_file(text_goldens() / name / "tokenizer.json");
+  for (const char* name : {"smollm", "qwen", "llama3", "byte_fallback", "unknown", "flags",
+                           "llama2", "mistral", "phi3", "gemma", "t5"}) {
+    const Tokenizer tokenizer = golden_tokenizer(name);
     for (int round = 0; round < 200; ++round) {
       Ids ids(random() % 40);
       for (auto& id : ids) id = static_cast<std::int64_t>(random()) % tokenizer.vocab_size();

@@ -119,6 +119,51 @@ TEST(Tokenizer, FilesThatCannotMeanAnythingExactAreRefused) {
   EXPECT_EQ(with("/added_tokens", {{{"id", 4}, {"content", "<x>"}}}), "");
 }
 
+TEST(Tokenizer, MetaspaceFieldsAreChecked) {
+  const std::pair<json, const char*> cases[] = {
+      {{{"replacement", "\u2581"}}, ""},
+      {{{"replacement", "\u2581"}, {"add_prefix_space", false}}, "add_prefix_space"},
+      {{{"replacement", "\u2581"}, {"add_prefix_space", false}, {"prepend_scheme", "never"}}, ""},
+      {{{"replacement", "\u2581"}, {"prepend_scheme", "Always"}}, "always, first, never"},
+      {{{"replacement", "ab"}}, "one character"},
+      {{{"replacement", ""}}, "one character"},
+      {{{"replacement", "_"}, {"split", 1}}, "split"},
+      {json::object(), "replacement"}};
+  for (const char* key : {"pre_tokenizer", "decoder"}) {
+    for (const auto& [fields, message] : cases) {
+      json root = minimal();
+      root[key] = fields;
+      root[key]["type"] = "Metaspace";
+      const std::string refused = refusal_of(root);
+      EXPECT_THAT(refused, HasSubstr(message)) << root[key];
+      EXPECT_EQ(refused.empty(), message == std::string()) << root[key];
+    }
+  }
+}
+
+// "first" asks where a piece lies in the text before normalization; where that is not sure, it is
+// refused.
+TEST(Tokenizer, MetaspaceForTheFirstPieceIsExactOrRefused) {
+  const json first = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  json root = minimal();
+  root["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", {{{"type", "WhitespaceSplit"}}, first}}};
+  EXPECT_THAT(refusal_of(root), HasSubstr("first of a Sequence"));
+  root["pre_tokenizer"] = first;
+  const json strip = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  const auto replace = [](const char* pattern, const char* content) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", pattern}}}, {"content", content}};
+  };
+  for (const json& normalizer :
+       {strip, json{{"type", "StripAccents"}}, replace("a", ""), replace("ab", "c"),
+        json{{"type", "Sequence"}, {"normalizers", json::array({strip})}}}) {
+    root["normalizer"] = normalizer;
+    EXPECT_THAT(refusal_of(root), HasSubstr("start of a text")) << normalizer;
+  }
+  root["normalizer"] = replace(" ", "_");
+  EXPECT_EQ(refusal_of(root), "");
+}
+
 TEST(Tokenizer, DeepNestingIsRefused) {
   for (const int depth : {40, 100000}) {
     std::string normalizer = "{\"type\":\"NFC\"}";
@@ -178,7 +223,7 @@ TEST(Tokenizer, MutatedFilesNeverDoHarm) {
   std::mt19937 random(11);
   int refused = 0;
   int loaded = 0;
-  for (const char* name : {"qwen", "llama3", "byte_fallback", "flags"}) {
+  for (const char* name : {"qwen", "llama3", "byte_fallback", "flags", "mistral", "gemma"}) {
     const json original = read_golden(std::string(name) + "/tokenizer.json");
     const auto pointers = pointers_of(original);
     for (int round = 0; round < 150; ++round) {
