@@ -1,6 +1,7 @@
 #include "tests/contract/kinds.h"
 
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "kvcache/cache/dynamic_cache.h"
 
@@ -48,13 +49,19 @@ std::vector<CacheKind> cache_kinds() {
 }
 
 std::vector<Setting> settings() {
+  const bool simulated = c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1);
+  const at::Device device = simulated ? at::Device(c10::kPrivateUse1, 0) : at::Device(at::kCPU);
   std::vector<Setting> result;
   for (const CacheKind& kind : cache_kinds()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       for (const bool recorded : {false, true}) {
-        for (const std::int64_t size : {1, 2})
-          result.push_back({kind, dtype, recorded, size, size});
+        if (!simulated) result.push_back({kind, dtype, recorded, 1, 1, {device}});
+        result.push_back({kind, dtype, recorded, 2, 2, {device}});
       }
+    }
+    if (simulated && kind.layers.size() > 1) {
+      const at::Device other(c10::kPrivateUse1, 1);
+      result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2, {device, other}});
     }
   }
   return result;
@@ -62,7 +69,8 @@ std::vector<Setting> settings() {
 
 std::string name_of(const Setting& setting) {
   return c10::str(setting.kind.name, "_", c10::toString(setting.dtype),
-                  setting.recorded ? "_recorded_" : "_", setting.batch, "x", setting.heads);
+                  setting.recorded ? "_recorded_" : "_", setting.batch, "x", setting.heads,
+                  setting.devices.size() > 1 ? "_divided" : "");
 }
 
 }  // namespace kvcache::testing

@@ -1,6 +1,9 @@
 // The cache kinds that the contract suite runs over. A new kind is one line in kinds.cpp.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -28,9 +31,16 @@ struct Setting {
   bool recorded;
   std::int64_t batch;
   std::int64_t heads;
+  std::vector<at::Device> devices = {at::kCPU};  // of the layers, round and round
+
+  at::Device device_of(std::int64_t layer) const {
+    return devices[std::size_t(layer) % devices.size()];
+  }
 };
 
 // Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2.
+// In a program with the simulated accelerator: the latter there, and with layers on both its
+// devices.
 std::vector<Setting> settings();
 
 std::string name_of(const Setting& setting);

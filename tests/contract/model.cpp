@@ -19,7 +19,7 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
         }
       }
     }
-    return states.to(setting.dtype);
+    return states.to(setting.device_of(layer), setting.dtype);
   };
   return {fill(kKeyDim, 1), fill(kValueDim, -1)};
 }

@@ -38,7 +38,7 @@ class FailingMemory final : public Memory {
     counts_->live += size;
     counts_->peak = std::max(counts_->peak, counts_->live);
     const auto release = [counts = counts_, bytes, size](void*) { counts->live -= size; };
-    return at::from_blob(bytes.data_ptr(), shape, release, bytes.options());
+    return at::from_blob(bytes.data_ptr(), shape, release, bytes.options(), bytes.device());
   }
 
  private:
