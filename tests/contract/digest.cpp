@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tests/support/stored.h"
+
 namespace kvcache::testing {
 namespace {
 
@@ -17,7 +19,7 @@ class Collect final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     digest_.emplace_back(label(info.name),
-                         tensor.defined() ? bytes_of(detail::live_part(info, tensor)) : "none");
+                         tensor.defined() ? bytes_of(live_of(info, tensor)) : "none");
   }
   void count(std::string_view name, std::int64_t& value) override {
     if (name == "seen") ++layer_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <string_view>
@@ -11,12 +12,18 @@
 
 namespace kvcache::testing {
 
+// What a tensor promises, oldest first; aliases it unless it lies in two parts.
+inline at::Tensor live_of(const TensorInfo& info, const at::Tensor& tensor) {
+  const auto parts = detail::live_parts(info, tensor);
+  return parts.size() == 1 ? parts[0] : at::cat({parts[0], parts[1]}, *info.token_dim);
+}
+
 // The live keys and values of every layer, oldest first; [0] where a layer holds none yet. They
 // alias the cache. For storages of plain "keys" and "values".
 inline std::vector<KeyValue> stored(LayeredCache& cache) {
   struct Collect final : Visitor {
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      const at::Tensor live = tensor.defined() ? detail::live_part(info, tensor) : at::empty({0});
+      const at::Tensor live = tensor.defined() ? live_of(info, tensor) : at::empty({0});
       if (info.name == "keys") layers.push_back({live, live});
       if (info.name == "values") layers.back().values = live;
     }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -19,10 +20,18 @@
 
 namespace kvcache::detail {
 
-// The part of a tensor whose content is promised.
-inline at::Tensor live_part(const TensorInfo& info, const at::Tensor& tensor) {
-  return info.token_dim ? tensor.narrow(*info.token_dim, info.live.first, info.live.length())
-                        : tensor;
+// The parts of a tensor whose content is promised, oldest first: one, or two where they go on at
+// the first slot. They alias the tensor.
+inline c10::SmallVector<at::Tensor, 2> live_parts(const TensorInfo& info,
+                                                  const at::Tensor& tensor) {
+  if (!info.token_dim) return {tensor};
+  const std::int64_t slots = tensor.size(*info.token_dim);
+  const std::int64_t end = std::min(info.live.end, slots);
+  c10::SmallVector<at::Tensor, 2> parts;
+  parts.push_back(tensor.narrow(*info.token_dim, info.live.first, end - info.live.first));
+  if (end < info.live.end)
+    parts.push_back(tensor.narrow(*info.token_dim, 0, info.live.end - slots));
+  return parts;
 }
 
 // Walks every layer of the stack.
@@ -42,7 +51,9 @@ class CountBytes final : public Visitor {
  public:
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     if (!tensor.defined()) return;
-    counts.live += static_cast<std::int64_t>(live_part(info, tensor).nbytes());
+    for (const at::Tensor& part : live_parts(info, tensor)) {
+      counts.live += static_cast<std::int64_t>(part.nbytes());
+    }
     counts.allocated += static_cast<std::int64_t>(tensor.nbytes());
   }
   void count(std::string_view, std::int64_t&) override {}
@@ -101,8 +112,10 @@ class SelectRows final : public Visitor {
     shape[static_cast<std::size_t>(*info.batch_dim)] = rows_.numel();
     at::Tensor fresh =
         memory_.allocate(shape, {.dtype = tensor.scalar_type(), .device = tensor.device()});
-    live_part(info, fresh)
-        .copy_(live_part(info, tensor).index_select(*info.batch_dim, rows_.to(tensor.device())));
+    const auto chosen = live_parts(info, tensor), target = live_parts(info, fresh);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      target[i].copy_(chosen[i].index_select(*info.batch_dim, rows_.to(tensor.device())));
+    }
     made_.push_back(std::move(fresh));
   }
   void count(std::string_view, std::int64_t&) override {}
@@ -126,19 +139,23 @@ class ReorderRows final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     if (!tensor.defined() || !info.batch_dim) return;
-    const at::Tensor live = live_part(info, tensor);
+    const auto parts = live_parts(info, tensor);
     const Key key{tensor.device().str(), tensor.scalar_type()};
     if (!writing_) {
       check_state(info.writable, info.name,
                   " are shared with another cache and cannot be reordered "
                   "in place; use batch_select_indices");
       Scratch& scratch = scratch_.try_emplace(key, Scratch{tensor.device()}).first->second;
-      scratch.elements = std::max(scratch.elements, live.numel());
+      for (const at::Tensor& part : parts) {
+        scratch.elements = std::max(scratch.elements, part.numel());
+      }
       return;
     }
-    at::Tensor chosen = scratch_.at(key).buffer.narrow(0, 0, live.numel()).view(live.sizes());
-    at::index_select_out(chosen, live, *info.batch_dim, rows_.to(tensor.device()));
-    live.copy_(chosen);
+    for (const at::Tensor& part : parts) {
+      at::Tensor chosen = scratch_.at(key).buffer.narrow(0, 0, part.numel()).view(part.sizes());
+      at::index_select_out(chosen, part, *info.batch_dim, rows_.to(tensor.device()));
+      part.copy_(chosen);
+    }
   }
   void count(std::string_view, std::int64_t&) override {}
 

@@ -92,6 +92,8 @@ class LayerStack {
       return call();
     } catch (const ValueError& error) {
       throw ValueError(c10::str("layer ", index, ": ", error.what()));
+    } catch (const RuntimeError& error) {
+      throw RuntimeError(c10::str("layer ", index, ": ", error.what()));
     }
   }
 

@@ -278,7 +278,7 @@ class Step {
     for (std::int64_t i = 0; i < layer; ++i) {
       Turn& done = turn(i);
       if (!done.entered || done.sealed || stack_->last_reader(i) >= layer) continue;
-      (*stack_)[i].seal();
+      LayerStack::naming(i, [&] { (*stack_)[i].seal(); });
       done.sealed = true;
       done.shared_view.reset();
       stack_->placement().after(i, (*stack_)[i]);

@@ -1,5 +1,5 @@
-// Runs a forward pass without a cache: layers that hand the step's own keys back and hold nothing.
-// Its step is never committed.
+// Runs a forward pass without a cache: attention hands the step's own keys back and holds nothing,
+// states begin at zero. Its step is never committed.
 #pragma once
 
 #include <memory>
@@ -19,6 +19,12 @@ inline LayeredCache uncached(const std::vector<LayerSpec>& layers) {
     registry.add(type, [](const LayerSpec& spec, const std::shared_ptr<Memory>&) {
       return std::make_unique<AttentionLayer>(spec, Retention::of(spec).value(),
                                               std::make_unique<TransientStorage>());
+    });
+  }
+  for (const std::string_view type : {kHybrid, kHybridSliding}) {
+    registry.add(type, [](const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+      return std::make_unique<HybridLayer>(spec, Retention::of(spec).value(),
+                                           std::make_unique<TransientStorage>(), memory);
     });
   }
   return LayeredCache("none",

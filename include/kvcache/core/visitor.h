@@ -23,7 +23,8 @@ struct TensorInfo {
   Role role = Role::attention;
   std::optional<std::int64_t> batch_dim = {};  // dimension of the rows; absent: shared by all rows
   std::optional<std::int64_t> token_dim = {};  // dimension of the slots; absent: not per token
-  Range live = {};                             // slots whose content is promised
+  // Slots whose content is promised, oldest first. Beyond the last slot they go on at the first.
+  Range live = {};
   bool writable = true;  // false: shared with another cache, never write in place
 };
 

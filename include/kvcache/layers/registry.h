@@ -14,6 +14,9 @@
 #include "kvcache/layers/dynamic_chunked_layer.h"
 #include "kvcache/layers/dynamic_layer.h"
 #include "kvcache/layers/dynamic_sliding_window_layer.h"
+#include "kvcache/layers/linear_attention_and_full_attention_layer.h"
+#include "kvcache/layers/linear_attention_and_sliding_window_attention_layer.h"
+#include "kvcache/layers/linear_attention_layer.h"
 #include "kvcache/layers/shared_layer.h"
 
 namespace kvcache {
@@ -52,11 +55,19 @@ LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type) {
   });
 }
 
-// The kinds that are the same in every cache.
-inline LayerRegistry common_layers() {
+// The kinds without keys and values, which MambaCache makes.
+inline LayerRegistry linear_layers() {
   LayerRegistry registry;
-  add_layer<SharedLayer>(registry, kShared);
+  add_layer<LinearAttentionLayer>(registry, kLinearAttention);
+  add_layer<LinearAttentionLayer>(registry, kConvolution);
   add_layer<DummyLayer>(registry, kDummy);
+  return registry;
+}
+
+// The kinds that are the same in every cache with attention.
+inline LayerRegistry common_layers() {
+  LayerRegistry registry = linear_layers();
+  add_layer<SharedLayer>(registry, kShared);
   return registry;
 }
 
@@ -66,6 +77,8 @@ inline LayerRegistry dynamic_layers() {
   add_layer<DynamicLayer>(registry, kFullAttention);
   add_layer<DynamicSlidingWindowLayer>(registry, kSlidingAttention);
   add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);
+  add_layer<LinearAttentionAndFullAttentionLayer>(registry, kHybrid);
+  add_layer<LinearAttentionAndSlidingWindowAttentionLayer>(registry, kHybridSliding);
   return registry;
 }
 

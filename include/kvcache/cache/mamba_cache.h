@@ -1,0 +1,47 @@
+// A cache for models without attention: layers of convolution and recurrent states, whose size does
+// not depend on the text's length.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/layered_cache.h"
+
+namespace kvcache {
+
+struct MambaCacheOptions {
+  std::shared_ptr<Memory> memory = std::make_shared<TorchMemory>();
+  LayerRegistry layers = linear_layers();  // add kinds of your own
+};
+
+class MambaCache final : public LayeredCache {
+ public:
+  // Throws ValueError for no layer, or one of attention: that is for DynamicCache or StaticCache.
+  explicit MambaCache(const std::vector<LayerSpec>& layers, MambaCacheOptions options = {})
+      : LayeredCache(kKind, make_stack(layers, std::move(options))) {}
+
+  // The layers of a model: MambaCache(model.config()).
+  explicit MambaCache(const HasLayerSpecs auto& config, MambaCacheOptions options = {})
+      : MambaCache(std::vector<LayerSpec>(config.layer_specs()), std::move(options)) {}
+
+  std::unique_ptr<Cache> clone() override {
+    return std::unique_ptr<Cache>(new MambaCache(clone_layers()));
+  }
+
+ private:
+  explicit MambaCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
+
+  static LayerStack make_stack(const std::vector<LayerSpec>& layers, MambaCacheOptions options) {
+    check_value(!layers.empty(), "a Mamba cache is made of a model's layers: MambaCache(",
+                "model.config())");
+    return {layers, std::move(options.layers), std::move(options.memory),
+            std::make_unique<Resident>()};
+  }
+
+  static constexpr std::string_view kKind = "mamba";
+};
+
+}  // namespace kvcache

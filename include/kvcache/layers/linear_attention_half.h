@@ -1,0 +1,157 @@
+// The convolution and recurrent states of a layer. As AttentionHalf it keeps no length: the layer
+// that has it says how many tokens a step had, and how many are taken back.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/core/layer.h"
+#include "kvcache/storage/state_storage.h"
+
+namespace kvcache {
+
+class LinearAttentionHalf final : public StatePort {
+ public:
+  // `states` of each kind. Throws ValueError for less than one.
+  LinearAttentionHalf(std::int64_t states, const std::shared_ptr<Memory>& memory) {
+    check_value(states >= 1 && states <= kMostStates, "a linear layer has ", states,
+                " states of each kind; it must have 1 to ", kMostStates);
+    for (std::int64_t i = 0; i < states; ++i) {
+      convolutions_.emplace_back(memory);
+      recurrences_.emplace_back(memory);
+    }
+  }
+
+  LinearAttentionHalf(const LinearAttentionHalf& other)
+      : record_(other.record_), recorded_(other.recorded_) {
+    for (const auto& state : other.convolutions_) convolutions_.push_back(state.clone());
+    for (const auto& state : other.recurrences_) recurrences_.push_back(state.clone());
+  }
+  LinearAttentionHalf& operator=(const LinearAttentionHalf&) = delete;
+
+  bool has_previous_state(std::int64_t index) const override {
+    return convolutions_[checked(index)].holds() || recurrences_[checked(index)].holds();
+  }
+
+  at::Tensor update_conv_state(const at::Tensor& inputs, const ConvState& state) override {
+    ConvolutionStorage& target = convolutions_[checked(state.index)];
+    check_turn(target, "convolution", state.index);
+    const std::int64_t tokens = inputs.defined() && inputs.dim() == 3 ? inputs.size(2) : 0;
+    return target.stage(inputs, state.kernel_size, recorded_after(tokens));
+  }
+
+  std::optional<at::Tensor> recurrent_state(std::int64_t index) const override {
+    return recurrences_[checked(index)].last();
+  }
+
+  std::int64_t wanted_states(std::int64_t tokens) const override {
+    return std::min(tokens, record_ + 1);
+  }
+
+  at::Tensor update_recurrent_state(const at::Tensor& states, std::int64_t index) override {
+    RecurrentStorage& target = recurrences_[checked(index)];
+    check_turn(target, "recurrent", index);
+    return target.stage(states, record_ + 1);
+  }
+
+  // Throws RuntimeError if a state of earlier steps got nothing in this one.
+  void seal() const {
+    for_each_state([](const auto& state, const char* kind, std::size_t index) {
+      check_state(state.staged() || !state.holds(), kind, " state ", index,
+                  " got nothing in this step; a step updates each state that earlier ones did");
+    });
+  }
+
+  void publish(std::int64_t tokens) noexcept {
+    for (auto& state : convolutions_) state.publish();
+    for (auto& state : recurrences_) state.publish();
+    recorded_ = recorded_after(tokens);
+  }
+
+  void discard() noexcept {
+    for (auto& state : convolutions_) state.discard();
+    for (auto& state : recurrences_) state.discard();
+  }
+
+  // Whether the states before the last `tokens` tokens are still held.
+  bool can_crop(std::int64_t tokens) const { return tokens >= 0 && tokens <= recorded_; }
+
+  // Takes `tokens` of `seen` tokens back, and lets go of what was recorded. Requires
+  // can_crop(tokens).
+  void crop(std::int64_t tokens, std::int64_t seen) noexcept {
+    if (tokens == seen) return reset();  // before the first token there is no state
+    trim(tokens, 0);
+  }
+
+  void activate_past_recording(std::optional<std::int64_t> max_tokens) noexcept {
+    record_ = max_tokens.value_or(kDefaultRecord);
+    trim(0, std::min(recorded_, record_));
+  }
+
+  void reset() noexcept {
+    for (auto& state : convolutions_) state.reset();
+    for (auto& state : recurrences_) state.reset();
+    recorded_ = 0;
+  }
+
+  void visit(Visitor& visitor) {
+    visitor.count("record_states", record_);
+    visitor.count("recorded_states", recorded_);
+    for (std::size_t i = 0; i < convolutions_.size(); ++i) {
+      convolutions_[i].visit("convolution_" + std::to_string(i), visitor);
+    }
+    for (std::size_t i = 0; i < recurrences_.size(); ++i) {
+      recurrences_[i].visit("recurrent_" + std::to_string(i), visitor);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kMostStates = 1024;
+  static constexpr std::int64_t kDefaultRecord = 16;  // tokens; a state can be megabytes
+
+  std::size_t checked(std::int64_t index) const {
+    const auto states = static_cast<std::int64_t>(convolutions_.size());
+    check_value(index >= 0 && index < states, "there is no state ", index,
+                ": the layer has states 0 to ", states - 1, " of each kind");
+    return static_cast<std::size_t>(index);
+  }
+
+  template <typename Call>
+  void for_each_state(const Call& call) const {
+    for (std::size_t i = 0; i < convolutions_.size(); ++i) call(convolutions_[i], "convolution", i);
+    for (std::size_t i = 0; i < recurrences_.size(); ++i) call(recurrences_[i], "recurrent", i);
+  }
+
+  // A state is updated in each step, once, from the layer's first step on or never.
+  template <typename State>
+  void check_turn(const State& target, const char* kind, std::int64_t index) const {
+    check_state(!target.staged(), kind, " state ", index, " was already updated in this step");
+    bool continues = false;
+    for_each_state(
+        [&](const auto& state, const char*, std::size_t) { continues |= state.holds(); });
+    check_state(target.holds() || !continues, kind, " state ", index,
+                " got nothing in the layer's first step, so it cannot begin at a later one");
+  }
+
+  std::int64_t recorded_after(std::int64_t tokens) const noexcept {
+    return std::min(recorded_ + tokens, record_);
+  }
+
+  void trim(std::int64_t tokens, std::int64_t recorded) noexcept {
+    for (auto& state : convolutions_) state.trim(tokens, recorded);
+    for (auto& state : recurrences_) state.trim(tokens, recorded + 1);
+    recorded_ = recorded;
+  }
+
+  std::vector<ConvolutionStorage> convolutions_;
+  std::vector<RecurrentStorage> recurrences_;
+  std::int64_t record_ = 0;    // tokens that may be taken back; 0: not recording
+  std::int64_t recorded_ = 0;  // tokens that can be taken back now
+};
+
+}  // namespace kvcache

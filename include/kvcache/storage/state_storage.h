@@ -1,0 +1,343 @@
+// The bytes of linear layers' states: the left context of a convolution and the states of a
+// recurrence, as many of the past ones as are recorded. As in Storage, nothing that is held is
+// written between stage and publish.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/core/memory.h"
+#include "kvcache/core/visitor.h"
+
+namespace kvcache {
+
+namespace detail {
+
+// Refuses a tensor that no state can be made of. Throws ValueError.
+inline void check_state_tensor(const at::Tensor& given, std::int64_t least_dims, const char* name) {
+  check_value(given.defined(), name, " are undefined");
+  check_value(given.dim() >= least_dims && given.numel() > 0, name, " of shape ", given.sizes(),
+              " have no token, row or channel; they need ", least_dims, " dimensions or more");
+  check_value(given.is_floating_point(), name, " must be floating point, but are ", given.dtype());
+  check_value(!given.requires_grad(), name,
+              " require gradients, which a cache does not keep: run under at::NoGradGuard or "
+              "c10::InferenceMode, or detach them");
+}
+
+// Refuses a tensor that differs from what is held in more than the number of slots. Throws
+// ValueError.
+inline void check_state_continues(const at::Tensor& buffer, const at::Tensor& given,
+                                  std::int64_t slot_dim, const char* name) {
+  const auto shape = [&](const at::Tensor& tensor) {
+    std::vector<std::int64_t> sizes = tensor.sizes().vec();
+    sizes.erase(sizes.begin() + slot_dim);
+    return sizes;
+  };
+  check_value(shape(given) == shape(buffer), name, " have shape ", given.sizes(),
+              ", but the layer's are ", at::IntArrayRef(shape(buffer)), " at each token");
+  check_value(given.scalar_type() == buffer.scalar_type(), name, " are ", given.dtype(),
+              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
+  check_value(given.device() == buffer.device(), name, " are on ", given.device(),
+              ", but the layer lies on ", buffer.device());
+}
+
+inline at::Tensor allocate_slots(Memory& memory, const at::Tensor& like, std::int64_t slot_dim,
+                                 std::int64_t slots) {
+  std::vector<std::int64_t> shape = like.sizes().vec();
+  shape[static_cast<std::size_t>(slot_dim)] = slots;
+  return memory.allocate(shape, {.dtype = like.scalar_type(), .device = like.device()});
+}
+
+}  // namespace detail
+
+// The last inputs of a causal convolution: kernel_size - 1 of them, zeros before the first token,
+// and those of recorded tokens before. They move along a buffer and are brought back to its front
+// now and then, so that a token costs the same at any length.
+class ConvolutionStorage {
+ public:
+  explicit ConvolutionStorage(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  ConvolutionStorage(ConvolutionStorage&&) noexcept = default;
+
+  // Whether committed steps left inputs here.
+  bool holds() const { return buffer_.defined(); }
+  bool staged() const { return staged_.has_value(); }
+
+  // Takes inputs [batch, channels, tokens] in and returns them behind their context, [batch,
+  // channels, kernel_size - 1 + tokens]; `recorded` tokens can be taken back once the step is
+  // published. Throws ValueError for what does not continue the layer; what it throws has changed
+  // nothing.
+  at::Tensor stage(const at::Tensor& inputs, std::int64_t kernel_size, std::int64_t recorded) {
+    check(inputs, kernel_size);
+    const std::int64_t tokens = inputs.size(kTime);
+    Staged staged{.context = kernel_size - 1, .kept = kernel_size - 1 + recorded};
+    at::Tensor result = recorded <= tokens && !fits(tokens) && !fits_at_front(tokens)
+                            ? pass_by(inputs, staged)
+                            : write(inputs, staged);
+    staged_ = std::move(staged);
+    return result;
+  }
+
+  void publish() noexcept {
+    if (!staged_) return;
+    if (staged_->successor) {
+      buffer_ = std::move(*staged_->successor);
+      start_ = 0;
+    } else {
+      start_ += live_ + staged_->tokens - staged_->kept;
+    }
+    context_ = staged_->context;
+    live_ = staged_->kept;
+    staged_.reset();
+  }
+
+  void discard() noexcept { staged_.reset(); }
+
+  // Takes `tokens` tokens back; can take back `recorded` more of them afterwards. Requires as many
+  // to be recorded.
+  void trim(std::int64_t tokens, std::int64_t recorded) noexcept {
+    if (!holds()) return;
+    const std::int64_t kept = context_ + recorded;
+    start_ += live_ - tokens - kept;
+    live_ = kept;
+  }
+
+  void reset() noexcept {
+    staged_.reset();
+    buffer_.reset();
+    start_ = live_ = context_ = 0;
+  }
+
+  void visit(std::string_view name, Visitor& visitor) {
+    visitor.tensor({.name = name,
+                    .role = Role::convolution,
+                    .batch_dim = 0,
+                    .token_dim = kTime,
+                    .live = {start_, start_ + live_}},
+                   buffer_);
+  }
+
+  // A deep copy. No step may be staged.
+  ConvolutionStorage clone() const {
+    ConvolutionStorage copy(memory_);
+    copy.live_ = live_;
+    copy.context_ = context_;
+    if (holds()) copy.buffer_ = moved(buffer_.size(kTime));
+    return copy;
+  }
+
+ private:
+  static constexpr std::int64_t kTime = 2;  // dimension
+
+  struct Staged {
+    std::int64_t context;
+    std::int64_t kept;                         // slots held once published
+    std::int64_t tokens = 0;                   // written behind what is held
+    std::optional<at::Tensor> successor = {};  // buffer to take over instead
+  };
+
+  void check(const at::Tensor& inputs, std::int64_t kernel_size) const {
+    detail::check_state_tensor(inputs, 3, "inputs of a convolution");
+    check_value(inputs.dim() == 3,
+                "inputs of a convolution must be [batch, channels, tokens], but ",
+                "their shape is ", inputs.sizes());
+    check_value(kernel_size >= 1 && kernel_size <= kLargestKernel,
+                "a convolution's kernel_size is ", kernel_size, "; it must be from 1 to ",
+                kLargestKernel);
+    if (!holds()) return;
+    check_value(kernel_size == context_ + 1, "a convolution's kernel_size is ", kernel_size,
+                ", but the layer holds inputs for ", context_ + 1);
+    detail::check_state_continues(buffer_, inputs, kTime, "inputs of a convolution");
+  }
+
+  bool fits(std::int64_t tokens) const {
+    return holds() && start_ + live_ + tokens <= buffer_.size(kTime);
+  }
+
+  // Whether the front has room for what is held and the new tokens, without touching what is held.
+  bool fits_at_front(std::int64_t tokens) const { return holds() && live_ + tokens <= start_; }
+
+  static std::int64_t slots_for(std::int64_t kept) { return 2 * (kept + 1); }
+
+  at::Tensor moved(std::int64_t slots) const {
+    at::Tensor target = detail::allocate_slots(*memory_, buffer_, kTime, slots);
+    target.narrow(kTime, 0, live_).copy_(buffer_.narrow(kTime, start_, live_));
+    return target;
+  }
+
+  // The queries read a joined copy, and the tail that stays goes to a new buffer: a discard must
+  // find the present one.
+  at::Tensor pass_by(const at::Tensor& inputs, Staged& staged) const {
+    const std::int64_t context = staged.context;
+    at::Tensor joined =
+        holds() ? at::cat({buffer_.narrow(kTime, start_ + live_ - context, context), inputs}, kTime)
+                : at::constant_pad_nd(inputs, {context, 0});
+    staged.successor = detail::allocate_slots(*memory_, inputs, kTime, slots_for(staged.kept));
+    staged.successor->narrow(kTime, 0, staged.kept)
+        .copy_(joined.narrow(kTime, joined.size(kTime) - staged.kept, staged.kept));
+    return joined;
+  }
+
+  at::Tensor write(const at::Tensor& inputs, Staged& staged) {
+    staged.tokens = inputs.size(kTime);
+    if (!fits(staged.tokens)) {
+      if (fits_at_front(staged.tokens)) {
+        buffer_.narrow(kTime, 0, live_).copy_(buffer_.narrow(kTime, start_, live_));
+      } else {
+        buffer_ = moved(slots_for(live_ + staged.tokens));
+      }
+      start_ = 0;
+    }
+    const std::int64_t end = start_ + live_;
+    buffer_.narrow(kTime, end, staged.tokens).copy_(inputs);
+    return buffer_.narrow(kTime, end - staged.context, staged.context + staged.tokens);
+  }
+
+  static constexpr std::int64_t kLargestKernel = std::int64_t{1} << 20;  // taps
+
+  std::shared_ptr<Memory> memory_;
+  at::Tensor buffer_;         // [batch, channels, slots]; undefined before the first committed step
+  std::int64_t start_ = 0;    // slot of the oldest input held
+  std::int64_t live_ = 0;     // inputs held
+  std::int64_t context_ = 0;  // of them needed by the next step: kernel_size - 1
+  std::optional<Staged> staged_;
+};
+
+// The state of a recurrence after the last token, and after recorded tokens before it: slots in a
+// ring. Without recording there are two of them, used in turn.
+class RecurrentStorage {
+ public:
+  explicit RecurrentStorage(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  RecurrentStorage(RecurrentStorage&&) noexcept = default;
+
+  // Whether committed steps left a state here.
+  bool holds() const { return buffer_.defined(); }
+  bool staged() const { return staged_.has_value(); }
+
+  // The last state, [batch, ...]; absent before the first. Aliases the ring.
+  std::optional<at::Tensor> last() const {
+    if (!holds()) return std::nullopt;
+    return buffer_.select(0, slot(live_ - 1));
+  }
+
+  // Takes states [count, batch, ...] after each of the last tokens in, and returns the last of
+  // them; of all, at most `most` are held once the step is published. Throws ValueError for what
+  // does not continue the layer; what it throws has changed nothing.
+  at::Tensor stage(const at::Tensor& states, std::int64_t most) {
+    detail::check_state_tensor(states, 2, "recurrent states");
+    if (holds()) detail::check_state_continues(buffer_, states, 0, "recurrent states");
+    const std::int64_t count = states.size(0);
+    Staged staged{.count = count, .kept = std::min(live_ + count, most)};
+    if (!holds() || (live_ + count > slots() && count >= staged.kept)) {
+      staged.successor = detail::allocate_slots(*memory_, states, 0, slots_for(count, most));
+      staged.successor->narrow(0, 0, count).copy_(states);
+    } else {
+      if (live_ + count > slots()) {
+        buffer_ = moved(slots_for(live_ + count, most));
+        start_ = 0;
+      }
+      write(states);
+    }
+    staged_ = std::move(staged);
+    return staged_->successor ? staged_->successor->select(0, count - 1)
+                              : buffer_.select(0, slot(live_ + count - 1));
+  }
+
+  void publish() noexcept {
+    if (!staged_) return;
+    if (staged_->successor) {
+      buffer_ = std::move(*staged_->successor);
+      start_ = staged_->count - staged_->kept;
+    } else {
+      start_ = slot(live_ + staged_->count - staged_->kept);
+    }
+    live_ = staged_->kept;
+    staged_.reset();
+  }
+
+  void discard() noexcept { staged_.reset(); }
+
+  // Takes `tokens` tokens back, and holds at most `most` states afterwards. Requires a state to be
+  // left.
+  void trim(std::int64_t tokens, std::int64_t most) noexcept {
+    if (!holds()) return;
+    const std::int64_t left = live_ - tokens;
+    live_ = std::min(left, most);
+    start_ = slot(left - live_);
+  }
+
+  void reset() noexcept {
+    staged_.reset();
+    buffer_.reset();
+    start_ = live_ = 0;
+  }
+
+  void visit(std::string_view name, Visitor& visitor) {
+    visitor.tensor({.name = name,
+                    .role = Role::recurrent,
+                    .batch_dim = 1,
+                    .token_dim = 0,
+                    .live = {start_, start_ + live_}},
+                   buffer_);
+  }
+
+  // A deep copy. No step may be staged.
+  RecurrentStorage clone() const {
+    RecurrentStorage copy(memory_);
+    copy.live_ = live_;
+    if (holds()) copy.buffer_ = moved(slots());
+    return copy;
+  }
+
+ private:
+  struct Staged {
+    std::int64_t count;                        // new states
+    std::int64_t kept;                         // states held once published
+    std::optional<at::Tensor> successor = {};  // ring to take over, its states at the front
+  };
+
+  std::int64_t slots() const { return buffer_.size(0); }
+  std::int64_t slot(std::int64_t index) const { return (start_ + index) % slots(); }
+
+  // Slots of a new ring: twice the need, until there is one more than are ever held.
+  static std::int64_t slots_for(std::int64_t needed, std::int64_t most) {
+    return std::max(needed, std::min(2 * needed, most + 1));
+  }
+
+  at::Tensor moved(std::int64_t slots) const {
+    at::Tensor target = detail::allocate_slots(*memory_, buffer_, 0, slots);
+    const std::int64_t at_end = std::min(live_, this->slots() - start_);
+    target.narrow(0, 0, at_end).copy_(buffer_.narrow(0, start_, at_end));
+    if (at_end < live_) {
+      target.narrow(0, at_end, live_ - at_end).copy_(buffer_.narrow(0, 0, live_ - at_end));
+    }
+    return target;
+  }
+
+  // Behind what is held, which leaves room for them.
+  void write(const at::Tensor& states) {
+    const std::int64_t count = states.size(0), first = slot(live_);
+    const std::int64_t at_end = std::min(count, slots() - first);
+    buffer_.narrow(0, first, at_end).copy_(states.narrow(0, 0, at_end));
+    if (at_end < count) {
+      buffer_.narrow(0, 0, count - at_end).copy_(states.narrow(0, at_end, count - at_end));
+    }
+  }
+
+  std::shared_ptr<Memory> memory_;
+  at::Tensor buffer_;       // [slots, batch, ...]; undefined before the first committed step
+  std::int64_t start_ = 0;  // slot of the oldest state held
+  std::int64_t live_ = 0;   // states held
+  std::optional<Staged> staged_;
+};
+
+}  // namespace kvcache
