@@ -34,6 +34,12 @@ struct Pattern {
   }
 };
 
+// Whether the weight or part `name` is `prefix` or lies below it.
+bool lies_in(std::string_view name, std::string_view prefix) {
+  return name.starts_with(prefix) &&
+         (name.size() == prefix.size() || prefix.empty() || name[prefix.size()] == '.');
+}
+
 // "  title:" and one line a fault; nothing if there is none.
 std::string fault_list(const char* title, const std::vector<std::string>& faults) {
   if (faults.empty()) return "";
@@ -48,6 +54,15 @@ std::string fault_list(const char* title, const std::vector<std::string>& faults
 }
 
 }  // namespace
+
+at::Device LoadOptions::device_of(std::string_view name) const {
+  const std::pair<const std::string, at::Device>* best = nullptr;
+  for (const auto& entry : device_map) {
+    const bool longer = best == nullptr || entry.first.size() > best->first.size();
+    if (longer && lies_in(name, entry.first)) best = &entry;
+  }
+  return best != nullptr ? best->second : device;
+}
 
 // What all views of one checkpoint share.
 struct StateDict::Ledger {
@@ -78,15 +93,26 @@ struct StateDict::Ledger {
   at::Tensor load(const std::string& name, const Entry& entry) const {
     const at::Tensor stored = entry.file ? entry.file->tensor(name) : entry.tensor;
     const bool convert = options.dtype && stored.is_floating_point();
-    at::Tensor loaded = stored.to(options.device, convert ? *options.dtype : stored.scalar_type());
+    at::Tensor loaded =
+        stored.to(options.device_of(name), convert ? *options.dtype : stored.scalar_type());
     if (entry.file && !loaded.is_same(stored)) entry.file->release_pages(name);
     return loaded;
   }
 
   // Of the shape asked for, without memory of its own.
-  at::Tensor placeholder(at::IntArrayRef shape) const {
+  at::Tensor placeholder(const std::string& name, at::IntArrayRef shape) const {
     const auto dtype = at::TensorOptions(options.dtype.value_or(at::kFloat));
-    return at::zeros({}, dtype.device(options.device)).expand(shape);
+    return at::zeros({}, dtype.device(options.device_of(name))).expand(shape);
+  }
+
+  void check_device_map() const {
+    for (const auto& [prefix, device] : options.device_map) {
+      const bool known =
+          std::any_of(entries.begin(), entries.end(),
+                      [&prefix = prefix](auto& entry) { return lies_in(entry.first, prefix); });
+      check_value(known, "the device map puts ", in_quotes(prefix), " on ", device, ", but ",
+                  origin, " have no weight of that name or below it");
+    }
   }
 };
 
@@ -99,6 +125,7 @@ StateDict::StateDict(const std::map<std::string, at::Tensor>& weights, const Loa
     check_value(tensor.defined(), "weight ", in_quotes(name), " is an undefined tensor");
     ledger_->entries.emplace(name, Ledger::Entry{tensor, nullptr});
   }
+  ledger_->check_device_map();
 }
 
 StateDict StateDict::from_checkpoint(const std::filesystem::path& folder,
@@ -109,6 +136,7 @@ StateDict StateDict::from_checkpoint(const std::filesystem::path& folder,
       ledger->entries.emplace(name, Ledger::Entry{at::Tensor(), file});
     }
   }
+  ledger->check_device_map();
   return StateDict(std::move(ledger), "");
 }
 
@@ -127,13 +155,13 @@ at::Tensor StateDict::take(std::string_view name, at::IntArrayRef shape) const {
   const auto found = ledger_->entries.find(full_name);
   if (found == ledger_->entries.end()) {
     ledger_->missing.emplace(full_name, shape.vec());
-    return ledger_->placeholder(shape);
+    return ledger_->placeholder(full_name, shape);
   }
   found->second.used = true;
   const std::vector<std::int64_t> stored = Ledger::shape_of(full_name, found->second);
   if (shape != at::IntArrayRef(stored)) {
     ledger_->misshaped.emplace(full_name, Misshape{stored, shape.vec()});
-    return ledger_->placeholder(shape);
+    return ledger_->placeholder(full_name, shape);
   }
   return ledger_->load(full_name, found->second);
 }

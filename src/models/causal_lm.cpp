@@ -48,7 +48,7 @@ std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
 }  // namespace
 
 ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device)
-    : step_(step), device_(device), positions_(step.positions().to(device)), valid_(step.valid()) {
+    : step_(step), positions_(step.positions().to(device)), valid_(step.valid()) {
   if (valid_) real_tokens_ = valid_->narrow(1, step.seen(), step.tokens()).to(device);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& spec = layers[i];
@@ -73,28 +73,29 @@ Visible ForwardContext::pattern(const Step& step, std::int64_t layer, const Laye
   return wanted;
 }
 
-const AttentionMask& ForwardContext::mask(const Visible& visible) {
+const AttentionMask& ForwardContext::mask(std::int64_t layer, at::Device device) {
+  const std::pair wanted(visible_.at(static_cast<std::size_t>(layer)), device);
   const auto found = std::find_if(masks_.begin(), masks_.end(),
-                                  [&](const auto& made) { return made.first == visible; });
+                                  [&](const auto& made) { return made.first == wanted; });
   if (found != masks_.end()) return found->second;
-  masks_.emplace_back(visible, make_mask({.visible = visible,
-                                          .seen = step_.seen(),
-                                          .tokens = step_.tokens(),
-                                          .device = device_,
-                                          .valid = valid_}));
+  masks_.emplace_back(wanted, make_mask({.visible = wanted.first,
+                                         .seen = step_.seen(),
+                                         .tokens = step_.tokens(),
+                                         .device = device,
+                                         .valid = valid_}));
   return masks_.back().second;
 }
 
 at::Tensor ForwardContext::attend(std::int64_t layer, const at::Tensor& query,
                                   const KeyValue& states, const AttentionOptions& options) {
   const View view = step_.append(layer, states.keys, states.values);
-  return attention(query, view, mask(visible_.at(static_cast<std::size_t>(layer))), options);
+  return attention(query, view, mask(layer, query.device()), options);
 }
 
 at::Tensor ForwardContext::attend_shared(std::int64_t layer, const at::Tensor& query,
                                          const AttentionOptions& options) {
   const View view = step_.view(layer);
-  return attention(query, view, mask(visible_.at(static_cast<std::size_t>(layer))), options);
+  return attention(query, view, mask(layer, query.device()), options);
 }
 
 at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
@@ -122,7 +123,7 @@ at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) c
     // Not in InferenceMode, so that the caller may write to the logits.
     const c10::InferenceMode normal_tensors(false);
     const c10::NoGradGuard no_grad;
-    logits = head(hidden.narrow(1, tokens - kept, kept));
+    logits = head(hidden.narrow(1, tokens - kept, kept)).to(device_);
   }
   if (commit) step.commit();
   return logits;

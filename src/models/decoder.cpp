@@ -96,19 +96,21 @@ DecoderModel::DecoderModel(const ModelConfig& config, const StateDict& weights,
 
 at::Tensor DecoderModel::hidden_states(const at::Tensor& ids, ForwardContext& context) const {
   // Two dimensions throughout: [batch * tokens, hidden_size].
-  at::Tensor hidden = embedding_.index_select(0, ids.flatten());
-  const Rotation rotation = rope_.at(context.positions(), dtype());
+  at::Tensor hidden = embedding_.index_select(0, ids.flatten().to(embedding_.device()));
+  Rotation rotation = rope_.at(context.positions(), dtype());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const DecoderLayer& layer = layers_[i];
+    hidden = hidden.to(layer.attention_norm.device());
+    rotation = rotation.to(hidden.device());
     hidden = hidden.add_(layer.attention(layer.attention_norm(hidden), static_cast<std::int64_t>(i),
                                          rotation, context));
     hidden = hidden.add_(layer.mlp(layer.mlp_norm(hidden)));
   }
-  return norm_(hidden).view({ids.size(0), ids.size(1), -1});
+  return norm_(hidden.to(norm_.device())).view({ids.size(0), ids.size(1), -1});
 }
 
 at::Tensor DecoderModel::head(const at::Tensor& hidden) const {
-  return head_(hidden.flatten(0, 1)).view({hidden.size(0), hidden.size(1), -1});
+  return head_(hidden.flatten(0, 1).to(head_.device())).view({hidden.size(0), hidden.size(1), -1});
 }
 
 }  // namespace kvcache

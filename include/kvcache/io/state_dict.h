@@ -19,6 +19,12 @@ struct LoadOptions {
   // (integers, booleans) are never converted.
   std::optional<at::ScalarType> dtype = std::nullopt;
   at::Device device = at::kCPU;
+  // Parts that lie elsewhere than on `device`, by the prefix of their weights' names, e.g.
+  // "model.layers.3" or "lm_head"; of several the longest counts. A layer is not divided.
+  std::map<std::string, at::Device> device_map = {};
+
+  // Where the weight or part `name` belongs.
+  at::Device device_of(std::string_view name) const;
 };
 
 // A view of the weights whose names start with a prefix. Views are cheap to copy and share one
@@ -32,11 +38,13 @@ class StateDict {
  public:
   // Opens model.safetensors, or else model.safetensors.index.json and all shards it names, in
   // `folder`. Nothing is read but headers. Throws ValueError for a damaged file, an index that
-  // names files outside the folder, and shards that do not hold exactly what the index says.
+  // names files outside the folder, shards that do not hold exactly what the index says, and a
+  // device map that names no weight.
   static StateDict from_checkpoint(const std::filesystem::path& folder,
                                    const LoadOptions& options = {});
 
-  // Weights that are in memory already. Throws ValueError for an undefined tensor.
+  // Weights that are in memory already. Throws ValueError for an undefined tensor and a device map
+  // that names no weight.
   explicit StateDict(const std::map<std::string, at::Tensor>& weights,
                      const LoadOptions& options = {});
 

@@ -65,15 +65,15 @@ class ForwardContext {
 
  private:
   static Visible pattern(const Step& step, std::int64_t layer, const LayerSpec& spec);
-  const AttentionMask& mask(const Visible& visible);
+  const AttentionMask& mask(std::int64_t layer, at::Device device);
 
   Step& step_;
-  at::Device device_;
   at::Tensor positions_;
   std::optional<at::Tensor> valid_;  // bool [batch, seen + tokens] on the CPU
   std::optional<at::Tensor> real_tokens_;
   std::vector<Visible> visible_;  // by layer: the cache's columns, the model's pattern
-  std::vector<std::pair<Visible, AttentionMask>> masks_;  // one per distinct Visible
+  // One per distinct Visible and device.
+  std::vector<std::pair<std::pair<Visible, at::Device>, AttentionMask>> masks_;
 };
 
 class CausalLM {
@@ -82,7 +82,7 @@ class CausalLM {
 
   const ModelConfig& config() const { return config_; }
   at::ScalarType dtype() const { return dtype_; }
-  at::Device device() const { return device_; }
+  at::Device device() const { return device_; }  // of logits; layers may lie elsewhere
 
   // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
   // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,

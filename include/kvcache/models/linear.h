@@ -34,6 +34,8 @@ class Linear {
     return Linear(weights.take("weight", {shape.out, shape.in}), std::move(bias));
   }
 
+  at::Device device() const { return transposed_.device(); }
+
   // x [n, in] -> [n, out]
   at::Tensor operator()(const at::Tensor& x) const {
     return bias_ ? at::addmm(*bias_, x, transposed_) : at::mm(x, transposed_);

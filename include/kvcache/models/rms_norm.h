@@ -12,6 +12,8 @@ class RmsNorm {
   // weight [size]; eps is added to the mean of squares.
   RmsNorm(const at::Tensor& weight, double eps);
 
+  at::Device device() const { return weight_.device(); }
+
   // x [..., size] -> a new tensor of the same shape and dtype. Computed in float32, rounded to the
   // dtype, then weighted.
   at::Tensor operator()(const at::Tensor& x) const;

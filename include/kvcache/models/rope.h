@@ -16,6 +16,8 @@ namespace kvcache {
 struct Rotation {
   at::Tensor cos;  // [batch, tokens, 1, head_dim]
   at::Tensor sin;  // [batch, tokens, 1, head_dim], the first half negated
+
+  Rotation to(at::Device device) const { return {cos.to(device), sin.to(device)}; }
 };
 
 class Rope {

@@ -53,6 +53,29 @@ TEST(StateDict, VerifiesThatAllWeightsWereTaken) {
   EXPECT_NO_THROW(view.verify());
 }
 
+TEST(LoadOptions, LongestPrefixOfTheDeviceMapCounts) {
+  const at::Device meta("meta"), cpu("cpu");
+  const LoadOptions options{.device_map = {{"model", meta}, {"model.layers.1", cpu}}};
+  EXPECT_EQ(options.device_of("lm_head.weight"), cpu);
+  EXPECT_EQ(options.device_of("model"), meta);
+  EXPECT_EQ(options.device_of("model.layers.0.mlp"), meta);
+  EXPECT_EQ(options.device_of("model.layers.1.mlp"), cpu);
+  EXPECT_EQ(options.device_of("model.layers.10.mlp"), meta);
+  EXPECT_EQ(options.device_of("models"), cpu);
+}
+
+TEST(StateDict, PutsWeightsWhereTheDeviceMapSays) {
+  const std::map<std::string, at::Tensor> tensors{{"a.x", counting({2})}, {"b.x", counting({3})}};
+  const StateDict weights(tensors, {.device_map = {{"b", at::Device("meta")}}});
+  EXPECT_TRUE(weights.take("a.x", {2}).is_cpu());
+  EXPECT_TRUE(weights.take("b.x", {3}).is_meta());
+  EXPECT_TRUE(weights.take("b.y", {3}).is_meta());
+  EXPECT_THAT(value_error([&] {
+                StateDict(tensors, {.device_map = {{"bb", at::kCPU}}});
+              }),
+              HasSubstr("device map puts \"bb\" on cpu"));
+}
+
 TEST(StateDict, ListsEveryFaultAtOnce) {
   const StateDict weights({{"norm.weight", counting({3})},
                            {"lm_head.weight", counting({2, 5})},
