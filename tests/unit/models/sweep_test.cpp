@@ -1,16 +1,23 @@
-// Cached equals uncached over every small way to feed a text: the kind of layers, the prompt's
-// length, its pieces, left padding, and a rollback with the same tokens fed again.
+// Cached equals uncached over every small way to feed a text: the model and its kinds of layers,
+// the kind of cache, the prompt's length, its pieces, left padding, and a rollback with the same
+// tokens fed again.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/models/registry.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
@@ -46,14 +53,42 @@ std::vector<Feeding> chosen_feedings() {
   return chosen;
 }
 
+using MakeCache = std::function<std::unique_ptr<Cache>(const ModelConfig&)>;
+
+// The kinds of caches that models are fed through: a new one is a line here.
+std::map<std::string, MakeCache> cache_makers() {
+  return {
+      {"Dynamic", [](const ModelConfig& config) { return std::make_unique<DynamicCache>(config); }},
+  };
+}
+
+// Models with wide random weights: one a kind of layers, and the checkpoints of every family.
+std::vector<std::string> model_names() {
+  std::vector<std::string> names{"full", "sliding", "chunked", "mixed"};
+  for (const auto& entry :
+       std::filesystem::directory_iterator(KVCACHE_TEST_DATA_DIR "/parity/checkpoints")) {
+    const ModelConfig config = ModelConfig::from_folder(entry.path());
+    if (config.dtype.value_or(at::kFloat) == at::kFloat) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin() + 4, names.end());
+  return names;
+}
+
+std::unique_ptr<CausalLM> model_named(const std::string& name) {
+  const std::filesystem::path folder =
+      std::filesystem::path(KVCACHE_TEST_DATA_DIR "/parity/checkpoints") / name;
+  return std::filesystem::exists(folder) ? load_model(folder) : tiny_model(name);
+}
+
 // The last logits of a text that is fed as `how` says: padded, in pieces, its last tokens taken
 // back and fed again.
-at::Tensor fed(const CausalLM& model, const at::Tensor& text, const Feeding& how) {
+at::Tensor fed(const CausalLM& model, Cache& cache, const at::Tensor& text, const Feeding& how) {
   const at::Tensor ids = at::cat({at::full({1, how.pads}, 40, at::kLong), text}, 1);
   const at::Tensor real = at::ones_like(ids);
   real.narrow(1, 0, how.pads).fill_(0);
   const std::int64_t length = ids.size(1);
-  DynamicCache cache(model.config());
   cache.activate_past_recording();
   at::Tensor logits;
   const auto feed = [&](std::int64_t from) {
@@ -73,17 +108,21 @@ at::Tensor fed(const CausalLM& model, const at::Tensor& text, const Feeding& how
   return logits.select(1, 0);
 }
 
-class CachedEqualsUncached : public ::testing::TestWithParam<std::string> {};
+class CachedEqualsUncached : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+};
 
 TEST_P(CachedEqualsUncached, HoweverTheTextIsFed) {
-  const auto model = tiny_model(GetParam());
+  const auto& [model_name, cache_name] = GetParam();
+  const auto model = model_named(model_name);
+  const MakeCache make_cache = cache_makers().at(cache_name);
   const at::Tensor text = ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8, 12, 13, 14}});
   std::vector<at::Tensor> uncached;  // last logits of every length
   for (std::int64_t n = 1; n <= 12; ++n) {
     uncached.push_back(model->forward({.input_ids = text.narrow(1, 0, n)}).select(1, -1));
   }
   for (const Feeding& how : chosen_feedings()) {
-    ASSERT_LE(difference(fed(*model, text.narrow(1, 0, how.prompt), how),
+    const std::unique_ptr<Cache> cache = make_cache(model->config());
+    ASSERT_LE(difference(fed(*model, *cache, text.narrow(1, 0, how.prompt), how),
                          uncached[static_cast<std::size_t>(how.prompt - 1)]),
               1e-4)
         << "prompt " << how.prompt << ", pieces of " << how.piece << ", " << how.pads
@@ -91,9 +130,18 @@ TEST_P(CachedEqualsUncached, HoweverTheTextIsFed) {
   }
 }
 
+std::vector<std::string> cache_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : cache_makers()) names.push_back(name);
+  return names;
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, CachedEqualsUncached,
-                         ::testing::Values("full", "sliding", "chunked", "mixed"),
-                         [](const auto& suite) { return suite.param; });
+                         ::testing::Combine(::testing::ValuesIn(model_names()),
+                                            ::testing::ValuesIn(cache_names())),
+                         [](const auto& suite) {
+                           return std::get<0>(suite.param) + "_" + std::get<1>(suite.param);
+                         });
 
 }  // namespace
 }  // namespace kvcache::testing
