@@ -46,9 +46,12 @@ GenerationConfig merged_config(const Arguments& arguments) {
 
 // A missing tokenizer is no fault where ids come in and go out.
 MaybeTokenizer load_tokenizer(const Arguments& arguments) {
-  std::error_code ignored;  // what hinders the look-up hinders the loading too
-  const auto status = std::filesystem::status(arguments.model / "tokenizer.json", ignored);
-  if (status.type() == std::filesystem::file_type::not_found) {
+  const auto missing = [&](const char* name) {
+    std::error_code ignored;  // what hinders the look-up hinders the loading too
+    const auto status = std::filesystem::status(arguments.model / name, ignored);
+    return status.type() == std::filesystem::file_type::not_found;
+  };
+  if (missing("tokenizer.json") && missing("tokenizer.model") && missing("spiece.model")) {
     check_value(arguments.prompts.empty(), "--prompt needs a tokenizer, but ",
                 arguments.model.string(), " has no tokenizer.json; pass --input-ids instead");
     return std::nullopt;

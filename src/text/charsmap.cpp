@@ -27,7 +27,7 @@ class Trie {
       : units_(std::move(units)), text_size_(text_size), prefixes_(units_.size(), kUnseen) {}
 
   void check() {
-    if (units_.empty() || count_prefixes(0, 0) > kMaxCommonPrefixes) fail();
+    if (count_prefixes(0, 0) > kMaxCommonPrefixes) fail();
   }
 
  private:
@@ -68,7 +68,8 @@ void check_charsmap(std::string_view charsmap) {
   if (charsmap.size() <= sizeof(trie_bytes)) fail();
   std::memcpy(&trie_bytes, charsmap.data(), sizeof(trie_bytes));
   charsmap.remove_prefix(sizeof(trie_bytes));
-  if (trie_bytes >= charsmap.size() || trie_bytes % sizeof(std::uint32_t) != 0) fail();
+  if (trie_bytes == 0 || trie_bytes >= charsmap.size() || trie_bytes % sizeof(std::uint32_t) != 0)
+    fail();
   std::vector<std::uint32_t> units(trie_bytes / sizeof(std::uint32_t));
   std::memcpy(units.data(), charsmap.data(), trie_bytes);
   const std::string_view texts = charsmap.substr(trie_bytes);

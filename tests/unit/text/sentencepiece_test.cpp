@@ -161,8 +161,8 @@ TEST(SentencePiece, StreamsGiveWholeCharacters) {
 }
 
 TEST(SentencePiece, LongTexts) {
-  std::string texts[] = {std::string(200000, 'a'), std::string(200000, ' '), "", "", ""};
-  for (int i = 0; i < 20000; ++i) {
+  std::string texts[] = {std::string(100000, 'a'), std::string(100000, ' '), "", "", ""};
+  for (int i = 0; i < 10000; ++i) {
     texts[2] += "\u4f60\U0001F600";
     texts[3] += "word and ";
     texts[4] += "\n\n a";
