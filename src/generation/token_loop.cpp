@@ -87,8 +87,14 @@ at::Tensor TokenLoop::next_logits() {
 }
 
 at::Tensor TokenLoop::forward(const at::Tensor& ids, const std::optional<at::Tensor>& valid) {
-  const at::Tensor logits =
-      model_.forward({.input_ids = ids, .attention_mask = valid, .logits_to_keep = 1}, cache_);
+  ForwardInput input{.input_ids = ids, .attention_mask = valid, .logits_to_keep = 1};
+  if (cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_)) {
+    const TokenRows text = text_.text();
+    cache_->reset();
+    input.input_ids = text.ids;
+    input.attention_mask = text.valid;
+  }
+  const at::Tensor logits = model_.forward(input, cache_);
   at::Tensor last = logits.select(1, -1).to(ids.device(), at::kFloat);
   if (config_.output_logits.value_or(false)) logits_.push_back(last);
   return last;

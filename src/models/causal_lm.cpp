@@ -4,14 +4,19 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kvcache/cache/uncached.h"
 #include "kvcache/core/errors.h"
+#include "kvcache/models/rope.h"
 #include "kvcache/retention/retention.h"
 
 namespace kvcache {
 namespace {
+
+// Longer than any text: has a regime other than 0 where any length has.
+constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
 
 // The ids as int64 [batch, tokens] on the CPU, every one of them in the vocabulary.
 at::Tensor checked_ids(const at::Tensor& ids, std::int64_t vocab_size) {
@@ -47,8 +52,12 @@ std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
 
 }  // namespace
 
-ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device)
-    : step_(step), positions_(step.positions().to(device)), valid_(step.valid()) {
+ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device,
+                               std::vector<std::int64_t> regimes)
+    : step_(step),
+      positions_(step.positions().to(device)),
+      regimes_(std::move(regimes)),
+      valid_(step.valid()) {
   if (valid_) real_tokens_ = valid_->narrow(1, step.seen(), step.tokens()).to(device);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& spec = layers[i];
@@ -98,6 +107,32 @@ at::Tensor ForwardContext::attend_shared(std::int64_t layer, const at::Tensor& q
   return attention(query, view, mask(layer, query.device()), options);
 }
 
+// The regime of all of the model's ropes together: the least length with the frequencies of
+// `length`, or 0.
+std::int64_t CausalLM::regime(std::int64_t length) const {
+  std::int64_t result = rope_regime(config_.rope, length);
+  for (const auto& [type, rope] : config_.layer_ropes) {
+    result = std::max(result, rope_regime(rope, length));
+  }
+  return result;
+}
+
+// Of each row with the step's tokens; empty if this model has but one regime.
+std::vector<std::int64_t> CausalLM::regimes_of(const Step& step) const {
+  if (regime(kAnyLength) == 0) return {};
+  std::vector<std::int64_t> regimes = step.lengths();
+  for (std::int64_t& length : regimes) length = regime(length);
+  return regimes;
+}
+
+bool CausalLM::needs_whole_text(const ForwardInput& input, Cache& past_key_values) const {
+  if (regime(kAnyLength) == 0) return false;
+  const at::Tensor ids = checked_ids(input.input_ids, config_.vocab_size);
+  const Step step = past_key_values.begin_step(
+      {.tokens = ids.size(1), .batch = ids.size(0), .valid = checked_mask(input.attention_mask)});
+  return step.first_row_unlike(regimes_of(step)).has_value();
+}
+
 at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
   if (past_key_values != nullptr) return run(input, *past_key_values, /*commit=*/true);
   LayeredCache none = uncached(layers_);
@@ -114,7 +149,16 @@ at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) c
                                 .batch = ids.size(0),
                                 .ids = ids,
                                 .valid = checked_mask(input.attention_mask)});
-  ForwardContext context(step, layers_, device_);
+  const std::vector<std::int64_t> regimes = regimes_of(step);
+  if (!regimes.empty()) {
+    const std::optional<std::int64_t> row = step.first_row_unlike(regimes);
+    check_state(!row, "row ", row.value_or(0), " has ",
+                step.lengths()[static_cast<std::size_t>(row.value_or(0))],
+                " tokens with this step, for which its rope has other frequencies than the keys in "
+                "the cache; reset() the cache and pass the whole text at once, as generate() does");
+    step.stamp(regimes);
+  }
+  ForwardContext context(step, layers_, device_, regimes);
   const at::Tensor hidden = hidden_states(ids.to(device_), context);
   const std::int64_t kept =
       input.logits_to_keep == 0 ? tokens : std::min(input.logits_to_keep, tokens);

@@ -108,6 +108,31 @@ std::optional<std::vector<std::string>> ConfigReader::texts(std::string_view nam
   return result;
 }
 
+std::optional<std::vector<std::int64_t>> ConfigReader::integers(std::string_view name) const {
+  const json* value = node_->find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) node_->refuse(name, *value, "a list of integers");
+  std::vector<std::int64_t> result;
+  for (const json& entry : *value) {
+    result.push_back(node_->as_integer(name, entry, "a list of integers"));
+  }
+  return result;
+}
+
+std::optional<std::vector<double>> ConfigReader::numbers(std::string_view name) const {
+  const json* value = node_->find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) node_->refuse(name, *value, "a list of finite numbers");
+  std::vector<double> result;
+  for (const json& entry : *value) {
+    if (!entry.is_number() || !std::isfinite(entry.get<double>())) {
+      node_->refuse(name, *value, "a list of finite numbers");
+    }
+    result.push_back(entry.get<double>());
+  }
+  return result;
+}
+
 std::optional<std::vector<std::int64_t>> ConfigReader::ids(std::string_view name) const {
   const json* value = node_->find(name);
   if (value == nullptr) return std::nullopt;

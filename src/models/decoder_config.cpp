@@ -6,7 +6,6 @@
 
 #include "kvcache/core/errors.h"
 #include "kvcache/models/activations.h"
-#include "kvcache/models/rope.h"
 
 namespace kvcache::detail {
 namespace {
@@ -16,52 +15,6 @@ constexpr std::int64_t kMaxHeads = 65'536;
 constexpr std::int64_t kMaxHeadDim = 65'536;
 constexpr std::int64_t kQwenWindow = 4096;
 constexpr std::int64_t kQwenMaxWindowLayers = 28;
-
-double positive(const ConfigReader& json, std::string_view name, std::optional<double> fallback) {
-  std::optional<double> value = json.number(name);
-  if (!value) value = fallback;
-  check_value(value.has_value(), json.field(name), " is missing");
-  check_value(*value > 0, json.field(name), " is ", *value, "; it must be above 0");
-  return *value;
-}
-
-void refuse_unsupported_rope(const ConfigReader& json) {
-  for (const std::string_view type : {kFullAttention, kSlidingAttention, kChunkedAttention}) {
-    check_value(!json.contains(type), json.field(type),
-                ": rope parameters per layer type are not known for this family");
-  }
-  const double rotated = json.number("partial_rotary_factor").value_or(1);
-  check_value(rotated == 1, json.field("partial_rotary_factor"), " is ", rotated,
-              "; this family rotates whole heads");
-}
-
-// rope_scaling, the older name, wins over rope_parameters, as in Transformers.
-RopeConfig read_rope(const ConfigReader& json, const ModelConfig& config) {
-  RopeConfig rope;
-  rope.theta = positive(json, "rope_theta", rope.theta);
-  std::optional<ConfigReader> given = json.object("rope_scaling");
-  if (!given) given = json.object("rope_parameters");
-  if (!given) return rope;
-
-  refuse_unsupported_rope(*given);
-  rope.theta = positive(*given, "rope_theta", rope.theta);
-  const std::string_view key = given->text("rope_type") ? "rope_type" : "type";
-  rope.type = given->text(key).value_or(rope.type);
-  const std::vector<std::string> known = rope_types();
-  check_value(std::find(known.begin(), known.end(), rope.type) != known.end(), given->field(key),
-              " is '", rope.type, "'; known are ", c10::Join(", ", known));
-  if (rope.type == "default") return rope;
-  rope.factor = positive(*given, "factor", std::nullopt);
-  if (rope.type != "llama3") return rope;
-  rope.low_freq_factor = positive(*given, "low_freq_factor", std::nullopt);
-  rope.high_freq_factor = positive(*given, "high_freq_factor", std::nullopt);
-  check_value(rope.high_freq_factor > rope.low_freq_factor, given->field("high_freq_factor"),
-              " is ", rope.high_freq_factor, "; it must be above low_freq_factor, ",
-              rope.low_freq_factor);
-  rope.original_max_position_embeddings =
-      given->size("original_max_position_embeddings").value_or(config.max_position_embeddings);
-  return rope;
-}
 
 void read_heads(const ConfigReader& json, ModelConfig& config) {
   config.num_attention_heads =
@@ -111,7 +64,8 @@ std::optional<at::ScalarType> read_dtype(const ConfigReader& json) {
 
 }  // namespace
 
-ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config) {
+ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config,
+                                const RopeRules& rope) {
   config.model_type = json.text("model_type").value_or(config.model_type);
   config.vocab_size = json.size("vocab_size").value_or(config.vocab_size);
   config.hidden_size = json.size("hidden_size").value_or(config.hidden_size);
@@ -130,7 +84,7 @@ ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config) {
               kLargest);
   config.tie_word_embeddings =
       json.flag("tie_word_embeddings").value_or(config.tie_word_embeddings);
-  config.rope = read_rope(json, config);
+  config.rope = read_rope(json, config, rope);
   config.bos_token_id = single_id(json, "bos_token_id", config.bos_token_id);
   config.pad_token_id = single_id(json, "pad_token_id", config.pad_token_id);
   if (json.contains("eos_token_id")) {
@@ -146,10 +100,12 @@ std::vector<std::string> read_layer_types(const ConfigReader& json, const ModelC
   const std::string field = json.field("layer_types");
   check_value(static_cast<std::int64_t>(types.size()) == config.num_hidden_layers, field, " has ",
               types.size(), " entries, but num_hidden_layers is ", config.num_hidden_layers);
+  const std::string_view partial =
+      config.attention_chunk_size ? kChunkedAttention : kSlidingAttention;
   for (const std::string& type : types) {
-    check_value(type == kFullAttention || type == kSlidingAttention, field, " has '", type,
-                "'; known for this family are ", kFullAttention, ", ", kSlidingAttention);
-    check_value(type == kFullAttention || config.sliding_window, field, " has '", type,
+    check_value(type == kFullAttention || type == partial, field, " has '", type,
+                "'; known for this family are ", kFullAttention, ", ", partial);
+    check_value(type != kSlidingAttention || config.sliding_window, field, " has '", type,
                 "', but no sliding_window is in force");
   }
   return types;
@@ -162,6 +118,15 @@ std::vector<std::string> uniform_layer_types(const ConfigReader& json, const Mod
   check_value(read_layer_types(json, config, uniform) == uniform, json.field("layer_types"),
               " must say ", type, " for every layer of this ", config.model_type, " model");
   return uniform;
+}
+
+std::optional<double> read_softcap(const ConfigReader& json, std::string_view name,
+                                   std::optional<double> fallback) {
+  if (!json.contains(name)) return fallback;
+  const std::optional<double> cap = json.number(name);
+  check_value(!cap || *cap > 0, json.field(name), " is ", cap.value_or(0),
+              "; it must be above 0, or null for none");
+  return cap;
 }
 
 void read_optional_windows(const ConfigReader& json, ModelConfig& config) {

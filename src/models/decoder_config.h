@@ -1,26 +1,34 @@
 // What the config.json files of llama-like families have in common.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/models/config.h"
 #include "kvcache/models/config_reader.h"
+#include "models/rope_config.h"
 
 namespace kvcache::detail {
 
 // Reads sizes, activation, norm, rope and token ids. `defaults` are the family's: what is absent
 // stays as it is there. Leaves biases, windows and layer types to the family.
-ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig defaults);
+ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig defaults,
+                                const RopeRules& rope = {});
 
-// The `layer_types` of a config, checked: one a layer, full or sliding, the latter with a window.
-// Absent: `derived`.
+// The `layer_types` of a config, checked: one a layer, full or sliding, the latter with a window;
+// or full and chunked where the config has an attention_chunk_size. Absent: `derived`.
 std::vector<std::string> read_layer_types(const ConfigReader& json, const ModelConfig& config,
                                           std::vector<std::string> derived);
 
 // The same for a family whose layers are all alike: a list that says otherwise is refused.
 std::vector<std::string> uniform_layer_types(const ConfigReader& json, const ModelConfig& config,
                                              std::string_view type);
+
+// A soft cap, null for none; `fallback` where the field is absent.
+std::optional<double> read_softcap(const ConfigReader& json, std::string_view name,
+                                   std::optional<double> fallback);
 
 // sliding_window, use_sliding_window, max_window_layers and layer_types as qwen families have them.
 void read_optional_windows(const ConfigReader& json, ModelConfig& config);

@@ -24,8 +24,12 @@ const ModelFamily& ModelRegistry::find(std::string_view model_type) const {
 
 ModelRegistry model_families() {
   ModelRegistry registry;
+  detail::add_gemma2(registry);
+  detail::add_gemma3_text(registry);
   detail::add_llama(registry);
+  detail::add_llama4_text(registry);
   detail::add_mistral(registry);
+  detail::add_phi3(registry);
   detail::add_qwen2(registry);
   detail::add_qwen3(registry);
   return registry;

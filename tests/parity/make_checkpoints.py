@@ -32,6 +32,9 @@ def rope(theta=10000.0, **more):
     return {"rope_type": "default", "rope_theta": theta, **more}
 
 
+SHORT_FACTOR = [1.0, 1.1, 1.3, 1.7]
+LONG_FACTOR = [1.2, 2.0, 3.5, 6.0]
+
 # name -> (family, what differs from SIZES, the old-style config.json or None)
 RECIPES = {
     "llama": ("Llama", dict(rope_parameters=rope()), None),
@@ -89,6 +92,130 @@ RECIPES = {
         ),
         dict(rope_theta=1000000.0, use_sliding_window=True, sliding_window=5, max_window_layers=1),
     ),
+    "llama_yarn": (
+        "Llama",
+        dict(
+            head_dim=16,
+            rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=2.0),
+        ),
+        None,
+    ),
+    "llama_dynamic": (
+        "Llama",
+        dict(max_position_embeddings=24, rope_parameters=rope(rope_type="dynamic", factor=2.0)),
+        dict(rope_theta=10000.0, rope_scaling={"type": "dynamic", "factor": 2.0}),
+    ),
+    "phi3": (
+        "Phi3",
+        dict(head_dim=8, sliding_window=5, rope_parameters=rope(partial_rotary_factor=0.5)),
+        None,
+    ),
+    "phi3_longrope": (
+        "Phi3",
+        dict(
+            num_key_value_heads=4,
+            tie_word_embeddings=True,
+            original_max_position_embeddings=24,
+            rope_parameters=rope(rope_type="longrope", short_factor=SHORT_FACTOR, long_factor=LONG_FACTOR),
+        ),
+        dict(
+            rope_theta=10000.0,
+            rope_scaling={"type": "longrope", "short_factor": SHORT_FACTOR, "long_factor": LONG_FACTOR},
+        ),
+    ),
+    "gemma2": (
+        "Gemma2",
+        dict(
+            head_dim=16,
+            sliding_window=4,
+            query_pre_attn_scalar=12,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=6.0,
+            rope_parameters=rope(),
+        ),
+        None,
+    ),
+    "gemma2_old_style": (
+        "Gemma2",
+        dict(
+            head_dim=8,
+            sliding_window=5,
+            query_pre_attn_scalar=8,
+            attention_bias=True,
+            attn_logit_softcapping=None,
+            final_logit_softcapping=None,
+            tie_word_embeddings=False,
+            hidden_activation="gelu",
+            rope_parameters=rope(5000.0),
+        ),
+        dict(rope_theta=5000.0, hidden_act="gelu_pytorch_tanh"),
+    ),
+    "gemma3_text": (
+        "Gemma3Text",
+        dict(
+            head_dim=16,
+            sliding_window=4,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            query_pre_attn_scalar=12,
+            final_logit_softcapping=6.0,
+            rope_parameters={
+                "sliding_attention": rope(100.0),
+                "full_attention": rope(rope_type="linear", factor=4.0),
+            },
+        ),
+        None,
+    ),
+    "gemma3_text_old_style": (
+        "Gemma3Text",
+        dict(
+            head_dim=8,
+            sliding_window=5,
+            query_pre_attn_scalar=8,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "sliding_attention": rope(50.0),
+                "full_attention": rope(5000.0, rope_type="linear", factor=8.0),
+            },
+        ),
+        dict(
+            rope_theta=5000.0,
+            rope_local_base_freq=50.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+            sliding_window_pattern=2,
+        ),
+    ),
+    "llama4_text": (
+        "Llama4Text",
+        dict(
+            head_dim=8,
+            intermediate_size_mlp=40,
+            interleave_moe_layer_step=2,
+            num_local_experts=4,
+            no_rope_layers=[1, 0, 1],
+            attention_chunk_size=4,
+            floor_scale=3,
+            attn_scale=0.7,
+            rope_parameters=rope(),
+        ),
+        None,
+    ),
+    "llama4_text_biased": (
+        "Llama4Text",
+        dict(
+            head_dim=8,
+            num_hidden_layers=2,
+            attention_bias=True,
+            use_qk_norm=False,
+            attn_temperature_tuning=False,
+            num_local_experts=3,
+            num_experts_per_tok=2,
+            no_rope_layer_interval=2,
+            attention_chunk_size=5,
+            tie_word_embeddings=True,
+            rope_parameters=rope(50.0),
+        ),
+        None,
+    ),
     "qwen3": (
         "Qwen3",
         dict(head_dim=16, tie_word_embeddings=True, rope_parameters=rope(1000000.0)),
@@ -113,6 +240,24 @@ COPIES = {
     "llama_bf16": ("llama", torch.bfloat16, None),
     "llama_f16": ("llama", torch.float16, None),
 }
+# Families whose model class has another name.
+MODEL_CLASSES = {"Gemma3Text": "Gemma3ForCausalLM", "Llama4Text": "Llama4ForCausalLM"}
+# Rope whose frequencies depend on a text's length: name -> tokens up to which they stay the same.
+LENGTH_DEPENDENT = {"llama_dynamic": 24, "phi3_longrope": 24}
+# Those whose sampled ids are recorded: sampling knows nothing of families.
+SAMPLED = {
+    "llama",
+    "llama_old_style",
+    "llama3_rope",
+    "mistral",
+    "mistral_full",
+    "qwen2",
+    "qwen2_old_style",
+    "qwen3",
+    "qwen3_sliding",
+}
+# Padding changes the rows of these in the oracle, whose temperature tuning counts it.
+PADDING_COUNTS = {"llama4_text"}
 # A checkpoint whose greedy text repeats one token, or is decided by too small a margin, moves to another seed here.
 RESEED = {
     "llama_old_style": 1,
@@ -122,7 +267,14 @@ RESEED = {
     "qwen2_old_style": 1,
     "qwen3": 2,
     "qwen3_sliding": 1,
+    "gemma2": 3,
+    "gemma3_text": 4,
+    "gemma3_text_old_style": 21,
 }
+
+
+# Norms that weigh by 1 + w.
+ZERO_CENTERED = {"gemma2": "norm.weight", "gemma3_text": "norm.weight"}
 
 
 def randomize(model, name):
@@ -130,7 +282,11 @@ def randomize(model, name):
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + RESEED.get(name, 0))
     for key, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
-        if key.endswith("norm.weight"):
+        if key.endswith(ZERO_CENTERED.get(model.config.model_type, ())):
+            parameter.copy_(0.3 * noise)
+        elif key == "model.embed_tokens.weight" and model.config.model_type.startswith("gemma"):
+            parameter.copy_(0.1 * noise)  # it is scaled by the square root of the width
+        elif key.endswith("norm.weight"):
             parameter.copy_(1.0 + 0.3 * noise)
         elif key.endswith("bias"):
             parameter.copy_(0.3 * noise)
@@ -140,9 +296,11 @@ def randomize(model, name):
 
 def make_model(name):
     family, changes, _ = RECIPES[name]
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, attn_implementation="sdpa")
+    model_class = getattr(transformers, MODEL_CLASSES.get(family, f"{family}ForCausalLM"))
+    attention = {"attn_implementation": "sdpa"} if model_class._supports_sdpa else {}
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, **attention)
     config.dtype = "float32"
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model = model_class(config)
     model.generation_config = transformers.GenerationConfig(**GENERATION)
     randomize(model, name)
     return model.eval()
@@ -152,17 +310,17 @@ def write_old_style(model, name, folder):
     """config.json as Transformers 4 wrote it: flat rope fields, torch_dtype, no layer_types."""
     family, changes, old = RECIPES[name]
     config = {
-        "architectures": [f"{family}ForCausalLM"],
+        "architectures": [type(model).__name__],
         **{k: v for k, v in SIZES.items()},
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "model_type": family.lower(),
+        "model_type": model.config.model_type,
         "rms_norm_eps": model.config.rms_norm_eps,
         "tie_word_embeddings": model.config.tie_word_embeddings,
         "torch_dtype": "float32",
         "transformers_version": "4.40.0",
         "use_cache": True,
-        **{k: v for k, v in changes.items() if k != "rope_parameters"},
+        **{k: v for k, v in changes.items() if k not in ("rope_parameters", "layer_types")},
         **old,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -60,6 +60,18 @@ class Step {
   // row.
   at::Tensor positions() const { return open().history.positions(input_); }
 
+  // Real tokens of each row, those of this step included.
+  std::vector<std::int64_t> lengths() const { return open().history.lengths(input_); }
+
+  // The first row whose past has another stamp than `stamps`, one a row, says: what the model's
+  // keys depend on beside their tokens. A row without real tokens has none.
+  std::optional<std::int64_t> first_row_unlike(const std::vector<std::int64_t>& stamps) const {
+    return open().history.first_row_unlike(stamps, input_.past_valid);
+  }
+
+  // Stamps the rows, one number each, when the step is committed.
+  void stamp(std::vector<std::int64_t> stamps) { open().history.stamp(std::move(stamps)); }
+
   // bool [batch, seen + tokens] on the CPU: which columns are real. Absent if all are.
   std::optional<at::Tensor> valid() const {
     const History& history = open().history;

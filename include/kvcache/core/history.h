@@ -1,5 +1,6 @@
 // The tokens that a cache has seen: ids and which of them are real, row by row. From it come
-// positions under padding and the question how much of a cache fits a text.
+// positions under padding and the question how much of a cache fits a text. Beside them each row
+// has a stamp: what a model's keys depend on other than its tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -75,7 +76,36 @@ class History {
     std::optional<at::Tensor> ids = {};
     std::optional<at::Tensor> valid = {};
     std::optional<at::Tensor> past_valid = {};
+    std::vector<std::int64_t> stamps = {};  // one a row; empty: as they were
   };
+
+  // Real tokens of each row, those of the step included.
+  std::vector<std::int64_t> lengths(const Staged& step) const {
+    std::vector<std::int64_t> result;
+    const bool* valid = step.valid ? step.valid->const_data_ptr<bool>() : nullptr;
+    for (std::int64_t row = 0; row < step.batch; ++row) {
+      const bool* own = valid == nullptr ? nullptr : valid + row * step.tokens;
+      const std::int64_t added =
+          own == nullptr ? step.tokens : std::count(own, own + step.tokens, true);
+      result.push_back(real_tokens(row, step.past_valid) + added);
+    }
+    return result;
+  }
+
+  // The first row that holds real tokens under another stamp than `stamps`, one a row, says.
+  std::optional<std::int64_t> first_row_unlike(
+      const std::vector<std::int64_t>& stamps,
+      const std::optional<at::Tensor>& past_valid = {}) const {
+    for (std::int64_t row = 0; row < batch(); ++row) {
+      if (rows_[index(row)].stamp != stamps[index(row)] && real_tokens(row, past_valid) > 0) {
+        return row;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Stamps the rows, one number each, once the staged step is published.
+  void stamp(std::vector<std::int64_t> stamps) { staged_->stamps = std::move(stamps); }
 
   // int64 [batch, tokens] on the CPU: the position of each of the step's tokens is the number of
   // real tokens before it in its row; padding gets 0.
@@ -147,6 +177,7 @@ class History {
     std::vector<std::int64_t> ids;
     std::vector<char> valid;
     std::int64_t valid_count = 0;
+    std::int64_t stamp = 0;
 
     void count() { valid_count = std::accumulate(valid.begin(), valid.end(), std::int64_t{0}); }
   };
@@ -186,6 +217,7 @@ class History {
   void append_row(std::int64_t r) noexcept {
     Row& row = rows_[index(r)];
     const std::int64_t tokens = staged_->tokens;
+    if (!staged_->stamps.empty()) row.stamp = staged_->stamps[index(r)];
     if (staged_->past_valid) {
       const bool* past = staged_->past_valid->const_data_ptr<bool>() + r * seen_;
       std::copy_n(past, seen_, row.valid.begin());

@@ -30,7 +30,9 @@ class ForwardContext {
  public:
   // `layers`: what the model says of its layers. Throws ValueError where the step's cache hands a
   // layer fewer past tokens than its queries see.
-  ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device);
+  // `regimes`: see regimes().
+  ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device,
+                 std::vector<std::int64_t> regimes = {});
 
   // Positions of the new tokens, int64 [batch, tokens], on the model's device.
   const at::Tensor& positions() const { return positions_; }
@@ -38,6 +40,10 @@ class ForwardContext {
   // Which of the new tokens are real, bool [batch, tokens], on the model's device; absent: all.
   // Layers whose states would take padding in zero its inputs.
   const std::optional<at::Tensor>& real_tokens() const { return real_tokens_; }
+
+  // Which rope frequencies each row's text has by its length, for Rope::at; empty where they do not
+  // depend on it.
+  const std::vector<std::int64_t>& regimes() const { return regimes_; }
 
   // Takes the layer's keys [batch, kv_heads, tokens, key_dim] and values into the cache and attends
   // to all that the queries [batch, heads, tokens, key_dim] may see: [batch, heads, tokens,
@@ -69,6 +75,7 @@ class ForwardContext {
 
   Step& step_;
   at::Tensor positions_;
+  std::vector<std::int64_t> regimes_;
   std::optional<at::Tensor> valid_;  // bool [batch, seen + tokens] on the CPU
   std::optional<at::Tensor> real_tokens_;
   std::vector<Visible> visible_;  // by layer: the cache's columns, the model's pattern
@@ -86,9 +93,15 @@ class CausalLM {
 
   // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
   // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,
-  // an empty input or shapes that do not fit the cache; the cache is then as it was. Safe to call
-  // from several threads, each with a cache of its own.
+  // an empty input or shapes that do not fit the cache, and RuntimeError where needs_whole_text();
+  // the cache is then as it was. Safe to call from several threads, each with a cache of its own.
   at::Tensor forward(const ForwardInput& input, Cache* past_key_values = nullptr) const;
+
+  // Whether a row grows past a length at which its rope (dynamic, longrope) changes its
+  // frequencies, or was cropped back behind one: its cached keys no longer fit. The whole text must
+  // then go through an empty cache at once; generate() sees to it. Throws as forward() does for bad
+  // input.
+  bool needs_whole_text(const ForwardInput& input, Cache& past_key_values) const;
 
  protected:
   CausalLM(ModelConfig config, at::ScalarType dtype, at::Device device)
@@ -105,6 +118,8 @@ class CausalLM {
 
  private:
   at::Tensor run(const ForwardInput& input, Cache& cache, bool commit) const;
+  std::int64_t regime(std::int64_t length) const;
+  std::vector<std::int64_t> regimes_of(const Step& step) const;
 
   ModelConfig config_;
   std::vector<LayerSpec> layers_;

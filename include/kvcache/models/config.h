@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,12 +18,32 @@ class ModelRegistry;
 
 // Rotary position embeddings, as `rope_parameters` (or rope_theta and rope_scaling) give them.
 struct RopeConfig {
-  std::string type = "default";  // default, linear, llama3
+  std::string type = "default";  // default, linear, dynamic, yarn, longrope, llama3
   double theta = 10000;
-  double factor = 1;                                  // linear, llama3
-  double low_freq_factor = 1;                         // llama3
-  double high_freq_factor = 4;                        // llama3
-  std::int64_t original_max_position_embeddings = 0;  // tokens; llama3
+  double factor = 1;            // linear, dynamic, yarn, llama3
+  double low_freq_factor = 1;   // llama3
+  double high_freq_factor = 4;  // llama3
+  // Tokens of a text before scaling: dynamic, yarn, longrope, llama3.
+  std::int64_t original_max_position_embeddings = 0;
+  double attention_factor = 1;           // on cosines and sines; yarn, longrope
+  double beta_fast = 32, beta_slow = 1;  // turns within the original length; yarn
+  bool truncate = true;                  // whether bands end at whole dimensions; yarn
+  std::vector<double> short_factor = {}, long_factor = {};  // one a frequency; longrope
+  double partial_rotary_factor = 1;  // the share of each head, its first dimensions, that turns
+};
+
+// A mixture of experts in place of some layers' MLPs.
+struct ExpertsConfig {
+  std::int64_t count = 0;              // 0: the model has none
+  std::int64_t per_token = 0;          // experts that a token passes through
+  std::int64_t intermediate_size = 0;  // of one expert
+  std::vector<bool> layers = {};       // one a layer: whether it has experts
+};
+
+// Scales queries by 1 + scale * log(1 + floor((position + 1) / floor_scale)).
+struct TemperatureTuning {
+  double floor_scale;  // tokens
+  double scale;
 };
 
 struct ModelConfig {
@@ -41,6 +62,14 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
   RopeConfig rope = {};
+  std::map<std::string, RopeConfig> layer_ropes = {};  // of some layer types, in place of `rope`
+  std::vector<bool> rope_layers = {};  // one a layer: whether it has rope; empty: all have
+  std::optional<double> query_pre_attn_scalar = {};  // scores are divided by its square root
+  std::optional<double> attn_logit_softcapping = {};
+  std::optional<double> final_logit_softcapping = {};
+  std::optional<TemperatureTuning> temperature_tuning = {};  // of layers without rope
+  bool use_qk_norm = false;
+  ExpertsConfig experts = {};
 
   std::vector<std::string> layer_types = {};              // one a layer, Transformers' names
   std::optional<std::int64_t> sliding_window = {};        // tokens, of sliding layers

@@ -32,6 +32,8 @@ class ConfigReader {
   std::optional<bool> flag(std::string_view name) const;
   std::optional<std::string> text(std::string_view name) const;
   std::optional<std::vector<std::string>> texts(std::string_view name) const;
+  std::optional<std::vector<std::int64_t>> integers(std::string_view name) const;
+  std::optional<std::vector<double>> numbers(std::string_view name) const;  // finite
   // Token ids: one integer or a list of them. Negative ones, which old files use for "none", are
   // left out.
   std::optional<std::vector<std::int64_t>> ids(std::string_view name) const;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -20,18 +21,33 @@ namespace kvcache {
 
 // In what families differ, apart from their config.
 struct DecoderStyle {
-  bool qkv_bias = false;        // of the query, key and value projections
-  bool output_bias = false;     // of the attention's output projection
-  bool mlp_bias = false;        // of the three projections of the MLP
-  bool query_key_norm = false;  // RMS norms over each head of queries and keys
+  bool qkv_bias = false;             // of the query, key and value projections
+  bool output_bias = false;          // of the attention's output projection
+  bool mlp_bias = false;             // of the three projections of the MLP
+  bool query_key_norm = false;       // RMS norms over each head of queries and keys
+  bool zero_centered_norms = false;  // norms weigh by 1 + w
+  bool sandwich_norms = false;       // norms behind attention and MLP, too
+  double embedding_scale = 1;        // on what goes into the first layer
+};
+
+// Queries, keys and values [batch, tokens, heads, head_dim], before the cache.
+struct Heads {
+  at::Tensor queries, keys, values;
 };
 
 struct AttentionBlock {
-  Linear query, key, value, output;
-  std::optional<RmsNorm> query_norm, key_norm;
+  Linear query = {}, key = {}, value = {}, output = {};
+  std::optional<RmsNorm> query_norm = {}, key_norm = {};
   std::int64_t head_dim;
+  AttentionOptions options = {};
 
-  // hidden [batch * tokens, hidden_size] -> the same shape.
+  // The three projections of hidden [batch * tokens, hidden_size].
+  Heads project(const at::Tensor& hidden, const ForwardContext& context) const;
+
+  // Takes keys and values into the cache's layer and attends: [batch * tokens, hidden_size].
+  at::Tensor attend(std::int64_t layer, const Heads& heads, ForwardContext& context) const;
+
+  // All of it: hidden [batch * tokens, hidden_size] -> the same shape.
   at::Tensor operator()(const at::Tensor& hidden, std::int64_t layer, const Rotation& rotation,
                         ForwardContext& context) const;
 };
@@ -39,8 +55,28 @@ struct AttentionBlock {
 struct DecoderLayer {
   RmsNorm attention_norm;
   AttentionBlock attention;
+  std::optional<RmsNorm> after_attention = {};
   RmsNorm mlp_norm;
   GatedMlp mlp;
+  std::optional<RmsNorm> after_mlp = {};
+  std::size_t rope = 0;  // index of the layer's rope among the model's
+};
+
+// Token embeddings at one end and, maybe tied to them, the head at the other.
+struct Vocabulary {
+  at::Tensor embedding;  // [vocab_size, hidden_size]
+  Linear output = {};
+  double scale = 1;                    // on embeddings
+  std::optional<double> softcap = {};  // logits become softcap * tanh(logits / softcap)
+
+  // Takes "model.embed_tokens.weight" and, unless tied, "lm_head.weight".
+  static Vocabulary read(const StateDict& weights, const ModelConfig& config);
+
+  // ids int64 [batch, tokens] -> hidden states [batch * tokens, hidden_size].
+  at::Tensor embed(const at::Tensor& ids) const;
+
+  // hidden [batch, n, hidden_size] -> logits [batch, n, vocab_size].
+  at::Tensor logits(const at::Tensor& hidden) const;
 };
 
 class DecoderModel final : public CausalLM {
@@ -55,11 +91,10 @@ class DecoderModel final : public CausalLM {
   at::Tensor head(const at::Tensor& hidden) const override;
 
  private:
-  at::Tensor embedding_;  // [vocab_size, hidden_size]
+  Vocabulary vocabulary_;
   std::vector<DecoderLayer> layers_;
   RmsNorm norm_;
-  Rope rope_;
-  Linear head_;
+  std::vector<Rope> ropes_;
 };
 
 }  // namespace kvcache

@@ -36,7 +36,7 @@ class ModelRegistry {
   std::map<std::string, ModelFamily, std::less<>> families_;
 };
 
-// llama, mistral, qwen2, qwen3.
+// gemma2, gemma3_text, llama, llama4_text, mistral, phi3, qwen2, qwen3.
 ModelRegistry model_families();
 
 // Loads a checkpoint in Transformers' format: config.json and model.safetensors, or its shards.

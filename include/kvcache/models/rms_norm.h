@@ -9,18 +9,25 @@ class RmsNorm {
  public:
   RmsNorm() = default;
 
-  // weight [size]; eps is added to the mean of squares.
+  // weight [size]; eps is added to the mean of squares. Computed in float32, rounded to the dtype,
+  // then weighted.
   RmsNorm(const at::Tensor& weight, double eps);
 
-  at::Device device() const { return weight_.device(); }
+  // Gemma's form: 1 + weight in place of the weight, and all of it in float32 before rounding.
+  static RmsNorm zero_centered(const at::Tensor& weight, double eps);
 
-  // x [..., size] -> a new tensor of the same shape and dtype. Computed in float32, rounded to the
-  // dtype, then weighted.
+  // Without a weight.
+  static RmsNorm unweighted(double eps, at::Device device);
+
+  at::Device device() const { return eps_.device(); }
+
+  // x [..., size] -> a new tensor of the same shape and dtype.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor weight_;
-  at::Tensor eps_;  // float32 [1], on the weight's device
+  at::Tensor weight_;       // undefined: none
+  at::Tensor wide_weight_;  // float32, applied before rounding; undefined: none
+  at::Tensor eps_;          // float32 [1], on the weight's device
 };
 
 }  // namespace kvcache

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "kvcache/core/errors.h"
 #include "kvcache/models/activations.h"
@@ -38,6 +39,18 @@ TEST(RmsNorm, SquaresOfHalfPrecisionDoNotOverflow) {
   const at::Tensor y = RmsNorm(at::ones({2}, at::kHalf), 1e-5)(x);
   EXPECT_EQ(y.scalar_type(), at::kHalf);
   EXPECT_CLOSE(y, x.to(at::kFloat) / std::sqrt(125000.0), 1e-3);
+}
+
+TEST(RmsNorm, ZeroCenteredWeighsByOneMoreInFloat32) {
+  const at::Tensor x = at::tensor({1.0F, -7.0F}), weight = at::tensor({1.0F, -0.5F});
+  EXPECT_CLOSE(RmsNorm::zero_centered(weight, 0)(x), at::tensor({0.4F, -0.7F}), 1e-6);
+  const at::Tensor narrow = RmsNorm::zero_centered(weight.to(at::kHalf), 0)(x.to(at::kHalf));
+  EXPECT_TRUE(narrow.equal(at::tensor({0.4F, -0.7F}).to(at::kHalf)));
+}
+
+TEST(RmsNorm, MayHaveNoWeight) {
+  EXPECT_CLOSE(RmsNorm::unweighted(0, at::kCPU)(at::tensor({1.0F, -7.0F})),
+               at::tensor({0.2F, -1.4F}), 1e-6);
 }
 
 // Each pair (x[i], x[i + half]) turns by position * frequency i.
@@ -92,6 +105,68 @@ TEST(Rope, Llama3KeepsShortWavelengthsAndSlowsLongOnes) {
     EXPECT_NEAR(found, expected, 1e-5) << "wavelength " << wavelength;
   }
   EXPECT_GT(ratio[2].item<double>(), ratio[3].item<double>());
+}
+
+TEST(Rope, APartOfEachHeadMayTurn) {
+  const Rope rope({.theta = 100, .partial_rotary_factor = 0.5}, 8, at::kCPU);
+  const at::Tensor heads = at::randn({1, 1, 2, 8});
+  const Rotation rotation = rope.at(ids_tensor({{3}}), at::kFloat);
+  const at::Tensor turned = rotate(heads, rotation);
+  EXPECT_CLOSE(turned.narrow(-1, 0, 4), rotate(heads.narrow(-1, 0, 4), rotation), 1e-6);
+  EXPECT_TRUE(turned.narrow(-1, 4, 4).equal(heads.narrow(-1, 4, 4)));
+}
+
+TEST(Rope, NeighboursMayTurnInPlaceOfHalves) {
+  const Rope rope({.theta = 100}, 4, at::kCPU);
+  const Rotation rotation = rope.at(ids_tensor({{3}}), at::kFloat);
+  const at::Tensor halves = at::tensor({1.0F, 2.0F, 3.0F, 4.0F}).view({1, 1, 1, 4});
+  const at::Tensor neighbours = at::tensor({1.0F, 3.0F, 2.0F, 4.0F}).view({1, 1, 1, 4});
+  const at::Tensor order = at::tensor({0, 2, 1, 3}, at::kLong);
+  EXPECT_CLOSE(rotate_interleaved(neighbours, rotation),
+               rotate(halves, rotation).index_select(-1, order), 1e-6);
+  EXPECT_EQ(rotate_interleaved(neighbours.to(at::kBFloat16), rotation).scalar_type(),
+            at::kBFloat16);
+}
+
+RopeConfig growing_rope() {
+  return {.type = "dynamic", .factor = 2, .original_max_position_embeddings = 8};
+}
+
+TEST(Rope, RegimesStandForLengthsWithEqualFrequencies) {
+  EXPECT_EQ(Rope({}, 8, at::kCPU).regime(1'000'000), 0);
+  const Rope dynamic(growing_rope(), 8, at::kCPU);
+  EXPECT_EQ(dynamic.regime(8), 0);
+  EXPECT_EQ(dynamic.regime(9), 9);
+  EXPECT_EQ(dynamic.regime(10), 10);
+  const Rope longrope({.type = "longrope",
+                       .original_max_position_embeddings = 8,
+                       .short_factor = {1, 1},
+                       .long_factor = {2, 4}},
+                      4, at::kCPU);
+  EXPECT_EQ(longrope.regime(8), 0);
+  EXPECT_EQ(longrope.regime(9), 9);
+  EXPECT_EQ(longrope.regime(500), 9);
+  EXPECT_CLOSE(longrope.inverse_frequencies(9) * at::tensor({2.0F, 4.0F}),
+               longrope.inverse_frequencies(), 1e-7);
+}
+
+TEST(Rope, EachRowHasItsOwnRegime) {
+  const Rope rope(growing_rope(), 8, at::kCPU);
+  const at::Tensor positions = ids_tensor({{3, 4}, {8, 9}});
+  const Rotation both = rope.at(positions, at::kFloat, {0, 10});
+  for (const auto& [row, regime] : {std::pair{0, 0}, std::pair{1, 10}}) {
+    const Rotation alone = rope.at(positions.narrow(0, row, 1), at::kFloat, {regime});
+    EXPECT_TRUE(both.cos.narrow(0, row, 1).equal(alone.cos)) << row;
+    EXPECT_TRUE(both.sin.narrow(0, row, 1).equal(alone.sin)) << row;
+  }
+  EXPECT_FALSE(rope.at(positions, at::kFloat, {0, 11}).cos.equal(both.cos));
+}
+
+TEST(Rope, WhatDoesNotFitATypeIsRefused) {
+  EXPECT_THROW(Rope({.type = "longrope", .short_factor = {1}, .long_factor = {1, 2}}, 4, at::kCPU),
+               ValueError);
+  EXPECT_THROW(Rope(growing_rope(), 2, at::kCPU), ValueError);
+  EXPECT_THROW(Rope({.partial_rotary_factor = 0.3}, 10, at::kCPU), ValueError);
 }
 
 TEST(Rope, UnknownTypesAreRefused) {

@@ -7,6 +7,7 @@
 
 #include "kvcache/core/errors.h"
 #include "kvcache/models/registry.h"
+#include "tests/support/configs.h"
 
 namespace kvcache {
 namespace {
@@ -14,32 +15,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Reads a config.json of this text.
-ModelConfig read(const std::string& text) {
-  const ConfigReader json = ConfigReader::from_text(text, "config.json");
-  return model_families().find(json.text("model_type").value()).read_config(json);
-}
-
-// A config of a family with these fields besides.
-ModelConfig with(const std::string& model_type, const std::string& fields) {
-  return read(R"({"model_type": ")" + model_type + "\"" + (fields.empty() ? "" : ", ") + fields +
-              "}");
-}
-
-std::string refusal(const std::string& model_type, const std::string& fields) {
-  try {
-    with(model_type, fields);
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(accepted)";
-}
-
-std::vector<std::string> types_of(const ModelConfig& config) {
-  std::vector<std::string> types;
-  for (const LayerSpec& spec : config.layer_specs()) types.push_back(spec.type);
-  return types;
-}
+constexpr auto with = testing::config_with;
+constexpr auto refusal = testing::config_refusal;
+constexpr auto types_of = testing::layer_types_of;
 
 TEST(ModelConfig, AbsentFieldsGetTheFamilysDefaults) {
   const ModelConfig llama = with("llama", "");
@@ -125,10 +103,10 @@ TEST(ModelConfig, DtypeUnderBothNames) {
 
 TEST(ModelConfig, UnknownKindsListTheKnownOnes) {
   EXPECT_THAT(refusal("gpt17", ""),
-              AllOf(HasSubstr("'gpt17'"), HasSubstr("llama, mistral, qwen2")));
-  EXPECT_THAT(
-      refusal("llama", R"("rope_scaling": {"type": "wavy"})"),
-      AllOf(HasSubstr("rope_scaling.type is 'wavy'"), HasSubstr("default, linear, llama3")));
+              AllOf(HasSubstr("'gpt17'"), HasSubstr("llama, "), HasSubstr("mistral, phi3, qwen2")));
+  EXPECT_THAT(refusal("llama", R"("rope_scaling": {"type": "wavy"})"),
+              AllOf(HasSubstr("rope_scaling.type is 'wavy'"),
+                    HasSubstr("default, linear, dynamic, yarn, longrope, llama3")));
   EXPECT_THAT(refusal("llama", R"("hidden_act": "snake")"),
               AllOf(HasSubstr("'snake'"), HasSubstr("gelu, "), HasSubstr("silu")));
   EXPECT_THAT(refusal("qwen2", R"("num_hidden_layers": 1, "layer_types": ["mamba"])"),
@@ -161,6 +139,13 @@ TEST(ModelConfig, BadValuesAreRefusedByName) {
       {R"("rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
           "high_freq_factor": 4})",
        "high_freq_factor is 4"},
+      {R"("rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2})",
+       "beta_fast is 1; it must be at least beta_slow, 2"},
+      {R"("rope_parameters": {"rope_type": "dynamic", "factor": 0.5})", "factor is 0.5"},
+      {R"("rope_parameters": {"rope_type": "longrope", "long_factor": [1]})",
+       "short_factor must be a list of numbers above 0"},
+      {R"("rope_parameters": {"rope_type": "longrope", "short_factor": [1, "a"]})",
+       "short_factor is [1,\"a\"]; it must be a list of finite numbers"},
       {R"("eos_token_id": ["a"])", "eos_token_id"},
       {R"("sliding_window": 8)", "llama has no sliding layers"},
       {R"("num_hidden_layers": 2, "layer_types": ["full_attention"])", "layer_types has 1 entries"},
