@@ -17,11 +17,12 @@ void expect_lengths(Subject& subject) {
   LayeredCache& cache = *subject.cache;
   const CacheModel& model = subject.model;
   EXPECT_EQ(cache.batch_size(), model.batch());
+  EXPECT_EQ(cache.capacity(), model.capacity());
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
     EXPECT_EQ(cache.get_seq_length(layer), model.seen());
     for (std::int64_t tokens = 1; tokens <= 3; ++tokens) {
-      const Visible visible = model.visible(layer, tokens);
-      EXPECT_EQ(cache.get_mask_sizes(tokens, layer), std::pair(visible.length, visible.offset));
+      EXPECT_EQ(cache.get_mask_sizes(tokens, layer),
+                std::pair(model.columns(layer, tokens), model.visible(layer, tokens).offset));
     }
   }
 }
@@ -156,6 +157,14 @@ void try_what_is_refused(Subject& subject) {
                ValueError);
   EXPECT_THROW(cache.batch_repeat_interleave(0), ValueError);
   EXPECT_THROW(cache.reserve(-1), ValueError);
+  if (const auto most = subject.model.capacity()) {
+    EXPECT_THROW(cache.reserve(*most + 1), ValueError);
+    EXPECT_THROW(cache.begin_step({.tokens = *most + 1 - subject.model.seen(), .batch = 1}),
+                 ValueError);
+  }
+  if (!subject.model.can_record()) {
+    EXPECT_THROW(cache.activate_past_recording(), RuntimeError);
+  }
   EXPECT_THROW(cache.begin_step({.tokens = 0, .batch = plan.batch()}), ValueError);
   EXPECT_THROW(cache.begin_step({.tokens = 2, .batch = 0}), ValueError);
   EXPECT_THROW(

@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 
 namespace kvcache::testing {
 namespace {
@@ -33,6 +34,14 @@ CacheKind dynamic_lazy() {
   return {"DynamicLazy", {kFull, kFull}, dynamic_layers(), make};
 }
 
+CacheKind fixed(std::string name, std::vector<LayerSpec> layers, StaticLayerOptions sizes) {
+  const auto make = [layers, sizes](std::shared_ptr<Memory> memory) {
+    return std::make_unique<StaticCache>(
+        layers, StaticCacheOptions{sizes.max_cache_len, sizes.record_slack, std::move(memory)});
+  };
+  return {"Static" + std::move(name), layers, static_layers(sizes), make, sizes};
+}
+
 }  // namespace
 
 std::vector<CacheKind> cache_kinds() {
@@ -45,6 +54,18 @@ std::vector<CacheKind> cache_kinds() {
       dynamic("Sliding8", {sliding(8)}),
       dynamic("Chunked4", {chunked(4), chunked(4)}),
       dynamic("Mixed", {kFull, sliding(4), chunked(4), sliding(2)}),
+      fixed("Full", {kFull, kFull}, {.max_cache_len = 24}),
+      fixed("FullLarge", {kFull}, {.max_cache_len = 400}),
+      fixed("Sliding1", {sliding(1), sliding(1)}, {.max_cache_len = 16}),
+      fixed("Sliding2", {sliding(2), sliding(2)}, {.max_cache_len = 16}),
+      fixed("Sliding4", {sliding(4), sliding(4)}, {.max_cache_len = 16}),
+      fixed("Sliding8", {sliding(8)}, {.max_cache_len = 16}),
+      fixed("Sliding8Slack3", {sliding(8), sliding(8)}, {.max_cache_len = 64, .record_slack = 3}),
+      fixed("Chunked4", {chunked(4)}, {.max_cache_len = 16}),
+      fixed("WindowsAboveCapacity", {sliding(8), sliding(20)}, {.max_cache_len = 8}),
+      fixed("Mixed", {kFull, sliding(4), chunked(4), sliding(2)}, {.max_cache_len = 40}),
+      fixed("MixedSlack2", {kFull, sliding(4), chunked(4), sliding(2)},
+            {.max_cache_len = 400, .record_slack = 2}),
   };
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct CacheKind {
   std::vector<LayerSpec> layers;  // also of a cache that makes them lazily
   LayerRegistry registry;         // makes single layers of the kind
   std::function<std::unique_ptr<LayeredCache>(std::shared_ptr<Memory>)> make;
+  std::optional<StaticLayerOptions> fixed = {};  // sizes of its layers; absent: they grow
 };
 
 std::vector<CacheKind> cache_kinds();

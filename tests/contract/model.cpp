@@ -25,11 +25,19 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
 }
 
 CacheModel::CacheModel(const Setting& setting) {
-  for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec});
+  for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec, setting.kind.fixed});
+}
+
+std::int64_t CacheModel::LayerModel::window() const {
+  return fixed && spec.window >= fixed->max_cache_len ? 0 : spec.window;
+}
+
+std::int64_t CacheModel::LayerModel::bound() const {
+  return fixed && window() == 0 ? fixed->max_cache_len : 0;
 }
 
 std::int64_t CacheModel::first_needed(const LayerModel& layer, std::int64_t seen) {
-  return layer.spec.window == 0 ? 0 : std::max<std::int64_t>(seen - layer.spec.window + 1, 0);
+  return layer.window() == 0 ? 0 : std::max<std::int64_t>(seen - layer.window() + 1, 0);
 }
 
 Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
@@ -37,9 +45,32 @@ Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
   Visible result;
   result.offset = first_needed(model, seen());
   result.length = seen() + tokens - result.offset;
-  if (model.spec.type == kSlidingAttention) result.window = model.spec.window;
-  if (model.spec.type == kChunkedAttention) result.chunk = model.spec.window;
+  if (model.window() == 0) return result;
+  if (model.spec.type == kSlidingAttention) result.window = model.window();
+  if (model.spec.type == kChunkedAttention) result.chunk = model.window();
   return result;
+}
+
+std::int64_t CacheModel::columns(std::int64_t layer, std::int64_t tokens) const {
+  const LayerModel& model = layers_[std::size_t(layer)];
+  const std::int64_t length = visible(layer, tokens).length;
+  return model.fixed ? std::max({length, model.window(), model.bound()}) : length;
+}
+
+std::optional<std::int64_t> CacheModel::capacity() const {
+  std::optional<std::int64_t> least;
+  for (const LayerModel& layer : layers_) {
+    if (layer.bound() > 0) least = std::min(layer.bound(), least.value_or(layer.bound()));
+  }
+  return least;
+}
+
+// A ring makes room for recorded tokens before its first token, or was given some.
+bool CacheModel::can_record() const {
+  return seen() == 0 || std::all_of(layers_.begin(), layers_.end(), [](const LayerModel& layer) {
+           return !layer.fixed || layer.window() == 0 || layer.record > 0 ||
+                  layer.fixed->record_slack > 0;
+         });
 }
 
 bool CacheModel::can_crop(std::int64_t tokens) const {
@@ -56,7 +87,7 @@ void CacheModel::append(const TokenRows& added) {
     rows[i].insert(rows[i].end(), added[i].begin(), added[i].end());
   }
   for (LayerModel& layer : layers_) {
-    if (!layer.recording) layer.first = std::max(layer.first, first_needed(layer, seen()));
+    layer.first = std::max(layer.first, first_needed(layer, seen() - layer.record));
   }
 }
 
@@ -67,7 +98,13 @@ void CacheModel::crop(std::int64_t tokens) {
 }
 
 void CacheModel::record() {
-  for (LayerModel& layer : layers_) layer.recording = layer.spec.window > 0;
+  for (LayerModel& layer : layers_) {
+    if (layer.window() == 0) continue;
+    layer.record = INT64_MAX / 2;
+    if (!layer.fixed) continue;
+    layer.record = layer.fixed->record_slack > 0 ? layer.fixed->record_slack
+                                                 : layer.fixed->max_cache_len - layer.window() + 1;
+  }
 }
 
 void CacheModel::reset() {

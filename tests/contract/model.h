@@ -48,8 +48,15 @@ class CacheModel {
   std::int64_t layers() const { return std::int64_t(layers_.size()); }
 
   Visible visible(std::int64_t layer, std::int64_t tokens) const;
+  std::int64_t columns(std::int64_t layer, std::int64_t tokens) const;  // padding included
   std::int64_t first_held(std::int64_t layer) const { return layers_[std::size_t(layer)].first; }
   bool can_crop(std::int64_t tokens) const;
+
+  // Tokens that it has room for in all; absent: it grows. Whether so many more find room.
+  std::optional<std::int64_t> capacity() const;
+  bool fits(std::int64_t tokens) const { return seen() + tokens <= capacity().value_or(INT64_MAX); }
+  bool is_bounded(std::int64_t layer) const { return layers_[std::size_t(layer)].bound() > 0; }
+  bool can_record() const;
 
   void append(const TokenRows& added);
   void crop(std::int64_t tokens);
@@ -65,8 +72,12 @@ class CacheModel {
  private:
   struct LayerModel {
     LayerSpec spec;
-    bool recording = false;
-    std::int64_t first = 0;  // oldest position held
+    std::optional<StaticLayerOptions> fixed;
+    std::int64_t record = 0;  // tokens that can be taken back beyond the window
+    std::int64_t first = 0;   // oldest position held
+
+    std::int64_t window() const;  // 0: none, also where no token can leave it
+    std::int64_t bound() const;   // tokens it holds in all; 0: any number passes through it
   };
 
   static std::int64_t first_needed(const LayerModel& layer, std::int64_t seen);

@@ -62,7 +62,7 @@ std::string operate(Subject& subject) {
       try_what_is_refused(subject);
       return "refusals";
     case 10:
-      subject.cache->reserve(random.below(64));
+      subject.cache->reserve(random.below(subject.model.capacity().value_or(63) + 1));
       return "reserve";
     case 11:
       change_to_a_copy(subject);

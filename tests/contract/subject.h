@@ -47,7 +47,7 @@ struct Subject {
   std::int64_t next_content_ = 0;
 };
 
-// Operations; what they return is checked, and so are refusals.
+// Operations; what they return is checked, and so are refusals, of steps without room among them.
 void take_step(Subject& subject, const StepPlan& plan);
 void take_round(Subject& subject, const StepPlan& plan);  // update() layer by layer, any order
 void crop(Subject& subject, std::int64_t tokens);
@@ -60,6 +60,8 @@ void try_what_is_refused(Subject& subject);
 // their turn.
 void expect_view(const View& view, const Subject& subject, const StepPlan& plan,
                  std::int64_t layer);
+void expect_joined(const KeyValue& joined, const Subject& subject, const StepPlan& plan,
+                   std::int64_t layer);
 void note_step(Subject& subject, const StepPlan& plan);
 
 // Invariants 1 to 4, 7 and 9 of a cache between operations. No other buffer of its memory is alive.

@@ -1,13 +1,16 @@
-// Replays the traces of cache operations (goldens/traces/README.md) on DynamicCache.
+// Replays the traces of cache operations (goldens/traces/README.md) on DynamicCache and
+// StaticCache.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/neg.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "tests/support/stored.h"
 
 namespace kvcache {
@@ -68,7 +71,7 @@ at::Tensor indices_of(const json& op) {
 class Replay {
  public:
   explicit Replay(const json& trace)
-      : cache_(specs_of(trace)),
+      : made_(make(trace)),
         layers_(trace.value("layer_count", std::int64_t(trace.at("layers").size()))) {}
 
   void apply(const json& op) {
@@ -83,6 +86,13 @@ class Replay {
   }
 
  private:
+  static std::unique_ptr<LayeredCache> make(const json& trace) {
+    if (!trace.contains("max_cache_len")) return std::make_unique<DynamicCache>(specs_of(trace));
+    const std::int64_t most = trace.at("max_cache_len");
+    return std::make_unique<StaticCache>(specs_of(trace),
+                                         StaticCacheOptions{.max_cache_len = most});
+  }
+
   static std::vector<LayerSpec> specs_of(const json& trace) {
     std::vector<LayerSpec> specs;
     for (const json& layer : trace.at("layers")) {
@@ -95,11 +105,12 @@ class Replay {
 
   void run(const json& op, std::int64_t layers) {
     const std::string name = op.at("op");
-    if (name == "update") {
+    if (name == "update" && op.contains("raises")) {
+      update(op, op.value("layer", 0), json(), json());
+    } else if (name == "update") {
       for (std::int64_t i = 0; i < layers; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        update(op, i, op.contains("raises") ? json() : op.at("mask")[at],
-               op.contains("raises") ? json() : op.at("keys")[at]);
+        update(op, i, op.at("mask")[at], op.at("keys")[at]);
       }
     } else if (name == "update_layer") {
       update(op, op.at("layer"), op.value("mask", json()), op.value("keys", json()));
@@ -110,7 +121,9 @@ class Replay {
     } else if (name == "reset") {
       cache_.reset();
     } else if (name == "reorder_cache") {
+      const std::vector<const void*> before = addresses();
       cache_.reorder_cache(indices_of(op));
+      EXPECT_EQ(addresses(), before);
     } else if (name == "batch_select_indices") {
       cache_.batch_select_indices(indices_of(op));
     } else if (name == "batch_repeat_interleave") {
@@ -135,8 +148,27 @@ class Replay {
     }
     const KeyValue returned = cache_.update(keys, keys.neg(), layer);
     if (expected.is_null()) return;
-    EXPECT_EQ(numbers_of(returned.keys), rows_written_out(expected));
-    EXPECT_EQ(numbers_of(returned.values.neg()), rows_written_out(expected));
+    EXPECT_EQ(returned.keys.size(2), mask[0].get<std::int64_t>());
+    const Rows right = rows_written_out(expected);
+    expect_filled(returned.keys, right);
+    expect_filled(returned.values.neg(), right);
+  }
+
+  // `right` first, then zeros.
+  static void expect_filled(const at::Tensor& states, const Rows& right) {
+    const auto filled = static_cast<std::int64_t>(right.at(0).size());
+    ASSERT_GE(states.size(2), filled);
+    EXPECT_EQ(numbers_of(states.narrow(2, 0, filled)), right);
+    EXPECT_TRUE(states.narrow(2, filled, states.size(2) - filled).eq(0).all().item<bool>());
+  }
+
+  std::vector<const void*> addresses() const {
+    std::vector<const void*> result;
+    for (const KeyValue& states : testing::buffers(cache_)) {
+      result.push_back(states.keys.const_data_ptr());
+      result.push_back(states.values.const_data_ptr());
+    }
+    return result;
   }
 
   void check_state_after(const json& op) const {
@@ -159,9 +191,14 @@ class Replay {
     }
   }
 
-  mutable DynamicCache cache_;
+  std::unique_ptr<LayeredCache> made_;
+  LayeredCache& cache_ = *made_;
   std::int64_t layers_;
 };
+
+constexpr std::array kGroups = {"named",          "lazy",           "full",         "sliding",
+                                "chunked",        "mixed",          "static_named", "static_full",
+                                "static_sliding", "static_chunked", "static_mixed"};
 
 class Traces : public ::testing::TestWithParam<const char*> {};
 
@@ -178,16 +215,13 @@ TEST_P(Traces, Replay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parity, Traces,
-                         ::testing::Values("named", "lazy", "full", "sliding", "chunked", "mixed"),
+INSTANTIATE_TEST_SUITE_P(Parity, Traces, ::testing::ValuesIn(kGroups),
                          [](const auto& group) { return std::string(group.param); });
 
 TEST(TraceFiles, AllAreThere) {
   std::size_t count = 0;
-  for (const char* group : {"named", "lazy", "full", "sliding", "chunked", "mixed"}) {
-    count += read_traces(group).size();
-  }
-  EXPECT_EQ(count, 512U);
+  for (const char* group : kGroups) count += read_traces(group).size();
+  EXPECT_EQ(count, 686U);
 }
 
 }  // namespace

@@ -61,17 +61,18 @@ class CountBytes final : public Visitor {
   ByteCounts counts;
 };
 
-// Refuses keys, values and inputs of convolutions of another dtype. Throws ValueError.
+// Refuses keys, values and inputs of convolutions of another dtype, where some are held. Throws
+// ValueError.
 class CheckDtype final : public Visitor {
  public:
   explicit CheckDtype(at::ScalarType dtype) : dtype_(dtype) {}
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-    check_value(!tensor.defined() || info.role == Role::recurrent || !tensor.is_floating_point() ||
+    const bool held = tensor.defined() && (!info.token_dim || info.live.length() > 0);
+    check_value(!held || info.role == Role::recurrent || !tensor.is_floating_point() ||
                     tensor.scalar_type() == dtype_,
-                "the cache's ", info.name, " are ",
-                tensor.defined() ? tensor.scalar_type() : dtype_, ", but the model computes in ",
-                dtype_, "; reset the cache or convert the model");
+                "the cache's ", info.name, " are ", held ? tensor.scalar_type() : dtype_,
+                ", but the model computes in ", dtype_, "; reset the cache or convert the model");
   }
   void count(std::string_view, std::int64_t&) override {}
 

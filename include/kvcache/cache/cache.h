@@ -25,15 +25,17 @@ class Cache {
   Cache& operator=(Cache&&) noexcept = default;
   virtual ~Cache() = default;
 
-  // The kind, as in `cache_implementation`: "dynamic".
+  // The kind, as in `cache_implementation`: "dynamic", "static".
   virtual std::string_view kind() const = 0;
 
   // Opens a forward pass of some tokens for all layers. See Step.
   virtual Step begin_step(const StepInput& input) = 0;
 
   // Transformers' update: takes keys and values [batch, kv_heads, tokens, head_dim] into one layer
-  // at once, and returns all that the new tokens may see; as a View, what it returns may alias the
-  // cache and holds until the layer's next change. The cache's history is then not known.
+  // at once, and returns all that the new tokens may see, get_mask_sizes() tokens, of which those
+  // that storage of a fixed size has not filled come last and are zeros; as a View, what it returns
+  // may alias the cache and holds until the layer's next change. The cache's history is then not
+  // known.
   virtual KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) = 0;
 
   // The same, without joining segments.
@@ -42,13 +44,17 @@ class Cache {
   // Tokens seen by a layer; 0 for one that is not made yet.
   virtual std::int64_t get_seq_length(std::int64_t layer = 0) const = 0;
 
-  // (number of key columns, position of the first) for a step of `tokens` new tokens.
+  // (number of key columns, position of the first) for a step of `tokens` new tokens; storage of a
+  // fixed size counts columns that are not filled yet.
   virtual std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
                                                                std::int64_t layer) const = 0;
 
   // Tokens that a layer can hold (a window for sliding layers), or the largest over all; -1: no
   // bound.
   virtual std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const = 0;
+
+  // Tokens that all its layers have room for, those seen included; absent: no bound.
+  virtual std::optional<std::int64_t> capacity() const = 0;
 
   // Rows; 0 until the first keys came in.
   virtual std::int64_t batch_size() const = 0;
@@ -79,11 +85,12 @@ class Cache {
   // changed, where a layer's buffers cannot hold so much.
   virtual void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) = 0;
 
-  // Forgets all tokens. Growing layers let their buffers go.
+  // Forgets all tokens. Growing layers let their buffers go, fixed ones keep them.
   virtual void reset() = 0;
 
   // Room for `tokens` tokens in all, so that growth up to there allocates nothing: in full and
-  // recording layers from the next token on, in sliding ones for steps of one token.
+  // recording layers from the next token on, in sliding ones for steps of one token. Throws
+  // ValueError for more than the cache's capacity().
   virtual void reserve(std::int64_t tokens) = 0;
 
   // Row i becomes old row rows[i]; int64 [n], any n >= 1. Throws ValueError for rows out of range.

@@ -158,6 +158,24 @@ class LayerStack {
     return i < last_readers_.size() ? last_readers_[i] : index;
   }
 
+  // Columns that update() hands over for a `visible` of this layer.
+  std::int64_t columns(std::int64_t index, const Visible& visible) const {
+    if (!has(index)) return visible.length;
+    Layer& layer = *layers_[static_cast<std::size_t>(index)];
+    if (layer.spec().donor) return columns(*layer.spec().donor, visible);
+    const KeyValuePort* port = layer.key_values();
+    return port ? port->columns(visible) : visible.length;
+  }
+
+  // Refuses more tokens than a layer has room for. Throws ValueError.
+  void check_room(std::int64_t index, std::int64_t tokens) const {
+    const Layer& layer = (*this)[index];
+    const std::int64_t room = layer.room().value_or(tokens);
+    check_value(room >= tokens, "layer ", index, " holds ", layer.seen(), " of at most ",
+                layer.seen() + room, " tokens and cannot take ", tokens,
+                " more; crop or reset the cache, or make one with a larger max_cache_len");
+  }
+
   // Refuses another number of rows than the cache holds. Throws ValueError.
   void check_batch(std::int64_t rows) const {
     check_value(batch == 0 || rows == batch, "keys have batch ", rows,

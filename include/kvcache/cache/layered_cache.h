@@ -46,7 +46,8 @@ class LayeredCache : public Cache {
   Step begin_step(const StepInput& input) override { return Step(*stack_, input); }
 
   KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
-    return dense(append(keys, values, layer));
+    const View view = append(keys, values, layer);
+    return stack_->port(layer).joined(view);
   }
 
   View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override;
@@ -56,7 +57,7 @@ class LayeredCache : public Cache {
   std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
                                                        std::int64_t layer) const override {
     const Visible visible = stack_->visible(layer, tokens);
-    return {visible.length, visible.offset};
+    return {stack_->columns(layer, visible), visible.offset};
   }
 
   std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const override {
@@ -69,6 +70,17 @@ class LayeredCache : public Cache {
       longest = std::max(longest, (*stack_)[i].get_max_length());
     }
     return longest;
+  }
+
+  std::optional<std::int64_t> capacity() const override {
+    std::optional<std::int64_t> least;
+    for (std::int64_t i = 0; i < stack_->size(); ++i) {
+      const Layer& layer = (*stack_)[i];
+      if (const auto room = layer.room()) {
+        least = std::min(layer.seen() + *room, least.value_or(layer.seen() + *room));
+      }
+    }
+    return least;
   }
 
   bool can_crop(std::int64_t tokens) const override {
@@ -107,6 +119,7 @@ class LayeredCache : public Cache {
     stack_->check_whole();
     check_value(repeats >= 1 && repeats <= kMostRepeats, "rows can be repeated 1 to ", kMostRepeats,
                 " times, not ", repeats);
+    if (repeats == 1) return;
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < stack_->batch; ++row) {
       rows.insert(rows.end(), static_cast<std::size_t>(repeats), row);
@@ -133,6 +146,11 @@ class LayeredCache : public Cache {
     stack_->check_whole();
     return stack_->clone(std::make_unique<Resident>());
   }
+
+  // Makes the buffers of layers of a fixed size ahead of the first keys, one shape a layer. Throws
+  // RuntimeError if tokens are held and ValueError for shapes that do not fit; nothing has changed
+  // then.
+  void make_buffers(const std::vector<KeyValueShape>& shapes);
 
  private:
   static constexpr std::int64_t kMostRepeats = 65'536;
@@ -166,9 +184,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     const std::int64_t rows = shaped ? keys.size(0) : 0;
     const std::int64_t tokens = shaped ? keys.size(2) : 0;
     if (shaped) stack.check_batch(rows);
-    check_value(target.room().value_or(tokens) >= tokens, "layer ", layer, " holds ", target.seen(),
-                " tokens and has room for ", target.room().value_or(0), " more, but ", tokens,
-                " were given");
+    stack.check_room(layer, tokens);
     stack.touch(layer);
     View view = stack.stage(layer, keys, values);
     target.seal();
@@ -209,6 +225,7 @@ inline void LayeredCache::activate_past_recording(std::optional<std::int64_t> ma
   check_value(max_tokens.value_or(1) >= 1 && max_tokens.value_or(1) <= kMostTokens,
               "activate_past_recording(", max_tokens.value_or(1),
               ") is not a number of tokens between 1 and ", kMostTokens);
+  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].check_past_recording(max_tokens);
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     (*stack_)[i].activate_past_recording(max_tokens);
   }
@@ -221,10 +238,28 @@ inline std::int64_t LayeredCache::last_with_states() const {
   throw ValueError("this cache has no layer with convolution or recurrent states");
 }
 
+inline void LayeredCache::make_buffers(const std::vector<KeyValueShape>& shapes) {
+  check_state(stack_->check_whole() == 0 && stack_->batch == 0,
+              "buffers are made before the first token, but the cache has seen ",
+              stack_->common_length(), " tokens of ", stack_->batch, " rows; reset it first");
+  const auto port = [&](std::size_t i) {
+    return (*stack_)[static_cast<std::int64_t>(i)].key_values();
+  };
+  std::vector<KeyValue> made(shapes.size());
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (port(i) != nullptr) made[i] = port(i)->make_buffers(shapes[i]);
+  }
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (port(i) != nullptr) port(i)->take_buffers(std::move(made[i]));
+  }
+}
+
 inline void LayeredCache::reserve(std::int64_t tokens) {
   stack_->check_no_step();
   check_value(tokens >= 0 && tokens <= kMostTokens, "reserve(", tokens,
               ") is not a number of tokens between 0 and ", kMostTokens);
+  check_value(tokens <= capacity().value_or(tokens), "reserve(", tokens,
+              "): the cache is made for ", capacity().value_or(0), " tokens at most");
   stack_->reserve(tokens);
 }
 

@@ -199,11 +199,7 @@ class Step {
     check_value(tokens_ <= kMost && batch_ <= kMost / tokens_, "a step of ", tokens_,
                 " tokens and ", batch_, " rows is more than ", kMost, " tokens in all");
     stack.check_batch(batch_);
-    for (std::int64_t i = 0; i < stack.size(); ++i) {
-      const auto room = stack[i].room();
-      check_value(!room || *room >= tokens_, "layer ", i, " holds ", seen_, " of at most ",
-                  seen_ + room.value_or(0), " tokens and cannot take ", tokens_, " more");
-    }
+    for (std::int64_t i = 0; i < stack.size(); ++i) stack.check_room(i, tokens_);
     if (input.ids) {
       check_value(input.ids->dim() == 2 && input.ids->size(0) == batch_ &&
                       input.ids->size(1) == tokens_ && input.ids->scalar_type() == at::kLong,

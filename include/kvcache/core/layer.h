@@ -32,6 +32,19 @@ class KeyValuePort {
   // What is held, as a query after the last token would find it, without appending. No step may
   // be staged.
   virtual View read(std::int64_t seen) const = 0;
+
+  // Columns of what joined() makes of a view: more than its length where storage of a fixed size
+  // hands over what is not filled yet.
+  virtual std::int64_t columns(const Visible& visible) const { return visible.length; }
+
+  // The view of the step that was published last as one pair of tensors; columns that are not
+  // filled yet come last, and are zero. May alias what is held.
+  virtual KeyValue joined(const View& view) { return dense(view); }
+
+  // Buffers ahead of the first keys, undefined where they are there or are not of a fixed size, and
+  // the call that goes on with them. Throws ValueError for another shape than the layer's spec.
+  virtual KeyValue make_buffers(const KeyValueShape&) const { return {}; }
+  virtual void take_buffers(KeyValue) noexcept {}
 };
 
 // One state among those of its kind in a layer.
@@ -118,6 +131,9 @@ class Layer {
     crop_state(seen_ - tokens);
     seen_ -= tokens;
   }
+
+  // Throws RuntimeError if activate_past_recording() would.
+  virtual void check_past_recording(std::optional<std::int64_t> /*max_tokens*/) const {}
 
   // Keeps past state from now on, so that up to `max_tokens` (at least 1) tokens can be taken back
   // beyond a window or in a recurrence; absent: the layer's own bound. Throws RuntimeError where

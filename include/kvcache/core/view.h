@@ -37,6 +37,18 @@ struct KeyValue {
   at::Tensor values;  // [batch, kv_heads, tokens, value_dim]
 };
 
+// What a layer's keys and values have in common over all tokens.
+struct KeyValueShape {
+  std::int64_t batch = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+
+  friend bool operator==(const KeyValueShape&, const KeyValueShape&) = default;
+};
+
 // The view as one pair of tensors. Copies only if there are several segments.
 inline KeyValue dense(const View& view) {
   const auto rows = [&](const at::Tensor& t) {

@@ -49,6 +49,26 @@ class AttentionHalf final : public KeyValuePort {
     return storage_->read(held);
   }
 
+  std::int64_t columns(const Visible& visible) const override {
+    return std::max(visible.length, storage_->least_columns());
+  }
+
+  KeyValue joined(const View& view) override { return storage_->joined(view); }
+
+  KeyValue make_buffers(const KeyValueShape& shape) const override {
+    const auto fits = [](std::int64_t own, std::int64_t given) { return own == 0 || own == given; };
+    check_value(fits(spec_.kv_heads, shape.kv_heads) && fits(spec_.key_dim, shape.key_dim) &&
+                    fits(spec_.value_dim, shape.value_dim),
+                "buffers for ", shape.kv_heads, " heads of sizes ", shape.key_dim, " and ",
+                shape.value_dim, " were asked for, but the layer was made for ", spec_.kv_heads,
+                " heads of sizes ", spec_.key_dim, " and ", spec_.value_dim, " (0: any)");
+    return storage_->make_buffers(shape);
+  }
+
+  void take_buffers(KeyValue buffers) noexcept override {
+    storage_->take_buffers(std::move(buffers));
+  }
+
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.
   void reserve(std::int64_t tokens) {
@@ -67,8 +87,15 @@ class AttentionHalf final : public KeyValuePort {
     storage_->trim({std::max(storage_->held().first, retention_.first_needed(new_seen)), new_seen});
   }
 
+  // Throws RuntimeError if activate_past_recording() would.
+  void check_past_recording(std::optional<std::int64_t> max_tokens) const {
+    if (retention_.bound()) storage_->record_room(max_tokens);
+  }
+
   void activate_past_recording(std::optional<std::int64_t> max_tokens) {
-    if (retention_.bound()) record_ = max_tokens.value_or(kUnbounded);
+    if (!retention_.bound()) return;
+    record_ = storage_->record_room(max_tokens);
+    storage_->record(record_);
   }
 
   void visit(Visitor& visitor) {
@@ -81,8 +108,6 @@ class AttentionHalf final : public KeyValuePort {
   const Storage& storage() const { return *storage_; }
 
  private:
-  static constexpr std::int64_t kUnbounded = std::int64_t{1} << 48;  // tokens
-
   std::int64_t keep_from(std::int64_t seen) const {
     return std::max(storage_->held().first, retention_.first_needed(seen - record_));
   }

@@ -38,6 +38,9 @@ class AttentionLayer : public Layer {
   bool can_crop(std::int64_t tokens) const override {
     return tokens == 0 || (tokens > 0 && half_.can_crop_to(seen() - tokens));
   }
+  void check_past_recording(std::optional<std::int64_t> max_tokens) const override {
+    half_.check_past_recording(max_tokens);
+  }
   void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
     half_.activate_past_recording(max_tokens);
   }

@@ -53,6 +53,9 @@ class HybridLayer : public Layer {
            (tokens > 0 && attention_.can_crop_to(seen() - tokens) && linear_.can_crop(tokens));
   }
 
+  void check_past_recording(std::optional<std::int64_t> max_tokens) const override {
+    attention_.check_past_recording(max_tokens);
+  }
   // Attention first, which may refuse.
   void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
     attention_.activate_past_recording(max_tokens);

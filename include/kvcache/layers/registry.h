@@ -16,8 +16,13 @@
 #include "kvcache/layers/dynamic_sliding_window_layer.h"
 #include "kvcache/layers/linear_attention_and_full_attention_layer.h"
 #include "kvcache/layers/linear_attention_and_sliding_window_attention_layer.h"
+#include "kvcache/layers/linear_attention_and_static_full_attention_layer.h"
+#include "kvcache/layers/linear_attention_and_static_sliding_window_attention_layer.h"
 #include "kvcache/layers/linear_attention_layer.h"
 #include "kvcache/layers/shared_layer.h"
+#include "kvcache/layers/static_chunked_layer.h"
+#include "kvcache/layers/static_layer.h"
+#include "kvcache/layers/static_sliding_window_layer.h"
 
 namespace kvcache {
 
@@ -79,6 +84,27 @@ inline LayerRegistry dynamic_layers() {
   add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);
   add_layer<LinearAttentionAndFullAttentionLayer>(registry, kHybrid);
   add_layer<LinearAttentionAndSlidingWindowAttentionLayer>(registry, kHybridSliding);
+  return registry;
+}
+
+// Adds `L`, constructible from a spec, options and a memory, under a type name.
+template <typename L>
+LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type,
+                         const StaticLayerOptions& options) {
+  return registry.add(type,
+                      [options](const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+                        return std::make_unique<L>(spec, options, memory);
+                      });
+}
+
+// The kinds that StaticCache makes.
+inline LayerRegistry static_layers(const StaticLayerOptions& options) {
+  LayerRegistry registry = common_layers();
+  add_layer<StaticLayer>(registry, kFullAttention, options);
+  add_layer<StaticSlidingWindowLayer>(registry, kSlidingAttention, options);
+  add_layer<StaticChunkedLayer>(registry, kChunkedAttention, options);
+  add_layer<LinearAttentionAndStaticFullAttentionLayer>(registry, kHybrid, options);
+  add_layer<LinearAttentionAndStaticSlidingWindowAttentionLayer>(registry, kHybridSliding, options);
   return registry;
 }
 

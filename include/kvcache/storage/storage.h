@@ -26,6 +26,8 @@ struct StageInput {
   std::int64_t tokens() const { return keys.size(2); }
 };
 
+inline constexpr std::int64_t kUnboundedRecord = std::int64_t{1} << 48;  // tokens
+
 // Between stage and publish nothing inside held() is written, so a discarded step leaves no trace.
 class Storage {
  public:
@@ -37,8 +39,28 @@ class Storage {
   // Tokens it can hold in all; absent: it grows.
   virtual std::optional<std::int64_t> capacity() const = 0;
 
+  // Tokens that joined() hands over at least: more than are held, where buffers are of a fixed
+  // size.
+  virtual std::int64_t least_columns() const { return 0; }
+
   // Makes room for `tokens` tokens, at once or with the first keys.
   virtual void reserve(std::int64_t tokens) = 0;
+
+  // How many tokens older than a window it can keep, of `asked` ones; absent: as many as it can.
+  // Throws RuntimeError if its size is fixed and less than what is asked.
+  virtual std::int64_t record_room(std::optional<std::int64_t> asked) const {
+    return asked.value_or(kUnboundedRecord);
+  }
+
+  // From now on as many may be asked of it. Requires record_room(tokens).
+  virtual void record(std::int64_t /*tokens*/) noexcept {}
+
+  // The buffers of a storage of a fixed size, for keys of this shape; undefined for other storages
+  // and where they are there. Changes nothing.
+  virtual KeyValue make_buffers(const KeyValueShape&) const { return {}; }
+
+  // Goes on with what make_buffers made. Other shapes of keys are refused from then on.
+  virtual void take_buffers(KeyValue) noexcept {}
 
   // Takes the step's keys and values in and returns what its queries read; the view may alias the
   // given tensors, what is kept does not. Throws ValueError if shape, dtype or device do not fit
@@ -47,6 +69,10 @@ class Storage {
 
   // What is held of `visible`, without a step. Requires its columns to lie within held().
   virtual View read(const Visible& visible) const = 0;
+
+  // The view of the step that was published last as one pair of tensors, of at least
+  // least_columns() tokens: what is too many comes last, and is zero. May alias what is held.
+  virtual KeyValue joined(const View& view) { return dense(view); }
 
   // After the last reader of the step's view: copies what must outlive it, and may throw and
   // allocate. The view's content stays until the storage is next touched.

@@ -1,0 +1,308 @@
+// Plain keys and values in buffers of a fixed size, whose addresses stay as long as the shape of
+// the keys does. Position p lies in slot p modulo the number of slots: the buffer of a layer that
+// keeps every token never comes round, a window's is a ring.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kvcache/storage/check.h"
+#include "kvcache/storage/storage.h"
+
+namespace kvcache {
+
+struct FixedStorageOptions {
+  std::int64_t columns = 1;     // tokens: all that are kept, or a ring's window
+  bool ring = false;            // older tokens give way; else a token too many is refused
+  std::int64_t slack = 0;       // tokens of a ring beyond its window, for past recording
+  std::int64_t most_slack = 0;  // what recording takes where no slack was given
+};
+
+class FixedStorage final : public Storage {
+ public:
+  FixedStorage(const FixedStorageOptions& options, std::shared_ptr<Memory> memory)
+      : options_(options), slots_(options.columns + options.slack), memory_(std::move(memory)) {}
+
+  Range held() const override { return held_; }
+  std::optional<std::int64_t> capacity() const override {
+    return options_.ring ? std::nullopt : std::optional(slots_);
+  }
+  std::int64_t least_columns() const override { return options_.columns; }
+
+  void reserve(std::int64_t) override {}  // all room is there from the first keys on
+
+  std::int64_t record_room(std::optional<std::int64_t> asked) const override {
+    const std::int64_t slack = slots_ - options_.columns;
+    const bool can_grow = held_.end == 0;
+    const std::int64_t most = slack > 0 || !can_grow ? slack : options_.most_slack;
+    const std::int64_t wanted = asked.value_or(most);
+    check_state(wanted > 0 && (wanted <= slack || can_grow), "the layer's ring has ", slots_,
+                " slots for a window of ", options_.columns, ", so it can record ", slack,
+                " past tokens", asked ? c10::str(", not ", *asked) : std::string(),
+                "; make the cache with a larger record_slack, or call activate_past_recording() "
+                "before its first token");
+    return wanted;
+  }
+
+  // A larger ring is made with the next keys.
+  void record(std::int64_t tokens) noexcept override {
+    slots_ = std::max(slots_, options_.columns + tokens);
+  }
+
+  KeyValue make_buffers(const KeyValueShape& shape) const override {
+    return is_shaped(shape) ? KeyValue{} : allocate(shape);
+  }
+
+  void take_buffers(KeyValue buffers) noexcept override {
+    if (buffers.keys.defined()) buffer_ = std::move(buffers);
+    pinned_ = shape_fixed_ = true;
+  }
+
+  View stage(const StageInput& input) override {
+    settle();
+    check(input);
+    Staged staged{.held = {std::max(held_.first, input.keep_from), input.seen + input.tokens()},
+                  .buffer_before = buffer_};
+    try {
+      const KeyValueShape shape = shape_of({input.keys, input.values});
+      if (!is_shaped(shape)) buffer_ = allocate(shape);
+      View view = fits(input) ? write_all(input) : pass_by(input, staged);
+      staged_ = std::move(staged);
+      return view;
+    } catch (...) {
+      buffer_ = staged.buffer_before;
+      throw;
+    }
+  }
+
+  View read(const Visible& visible) const override {
+    View view;
+    view.visible = visible;
+    if (!buffer_.keys.defined()) return view;
+    view.batch = buffer_.keys.size(0);
+    add_held(view, {visible.offset, visible.offset + visible.length});
+    return view;
+  }
+
+  // Zeros behind what is filled, so that whoever reads padding finds numbers there.
+  KeyValue joined(const View& view) override {
+    const std::int64_t length = view.visible.length, columns = options_.columns;
+    if (length >= columns) return dense(view);
+    const auto padded = [&](const at::Tensor& buffer) {
+      buffer.narrow(2, length, columns - length).zero_();
+      return buffer.narrow(2, 0, columns);
+    };
+    return {padded(buffer_.keys), padded(buffer_.values)};
+  }
+
+  void seal() override {}  // stage copied what outlives the views
+
+  void publish() noexcept override {
+    if (!staged_) return;
+    held_ = staged_->held;
+    owed_ = std::move(staged_->owed);
+    shape_fixed_ = true;
+    staged_.reset();
+  }
+
+  void settle() override {
+    if (!owed_) return;
+    write(owed_->states, owed_->first);
+    owed_.reset();
+  }
+
+  void discard() noexcept override {
+    if (staged_) buffer_ = std::move(staged_->buffer_before);
+    staged_.reset();
+  }
+
+  void trim(Range keep) override { held_ = keep; }
+
+  // The buffers stay; those that early_initialization() made refuse other shapes also afterwards.
+  void reset() noexcept override {
+    discard();
+    owed_.reset();
+    held_ = {};
+    shape_fixed_ = pinned_;
+  }
+
+  void visit(Visitor& visitor) override {
+    settle();
+    visitor.count("held_first", held_.first);
+    visitor.count("held_end", held_.end);
+    visitor.count("slots", slots_);
+    const std::int64_t slot = held_.first % slots_;
+    const Range live{slot, slot + held_.length()};
+    visitor.tensor({.name = "keys", .batch_dim = 0, .token_dim = 2, .live = live}, buffer_.keys);
+    visitor.tensor({.name = "values", .batch_dim = 0, .token_dim = 2, .live = live},
+                   buffer_.values);
+  }
+
+  std::unique_ptr<Storage> clone() const override {
+    auto copy = std::make_unique<FixedStorage>(options_, memory_);
+    copy->slots_ = slots_;
+    copy->held_ = held_;
+    copy->owed_ = owed_;  // never written to
+    copy->pinned_ = pinned_;
+    copy->shape_fixed_ = shape_fixed_;
+    if (!buffer_.keys.defined()) return copy;
+    copy->buffer_ = copy->allocate(shape_of(buffer_));
+    for (const Range& part : slots_of(held_)) {
+      slots(copy->buffer_.keys, part).copy_(slots(buffer_.keys, part));
+      slots(copy->buffer_.values, part).copy_(slots(buffer_.values, part));
+    }
+    return copy;
+  }
+
+ private:
+  struct Owed {
+    KeyValue states;     // own copies
+    std::int64_t first;  // position of the first token
+  };
+
+  struct Staged {
+    Range held;              // once published
+    KeyValue buffer_before;  // discard goes back to it
+    std::optional<Owed> owed = {};
+  };
+
+  static KeyValueShape shape_of(const KeyValue& states) {
+    return {.batch = states.keys.size(0),
+            .kv_heads = states.keys.size(1),
+            .key_dim = states.keys.size(3),
+            .value_dim = states.values.size(3),
+            .dtype = states.keys.scalar_type(),
+            .device = states.keys.device()};
+  }
+
+  static at::Tensor slots(const at::Tensor& buffer, Range part) {
+    return buffer.narrow(2, part.first, part.length());
+  }
+
+  // Where positions lie, at most as many as there are slots: in one piece or two, oldest first.
+  c10::SmallVector<Range, 2> slots_of(Range positions) const {
+    c10::SmallVector<Range, 2> parts;
+    if (positions.length() == 0) return parts;
+    const std::int64_t slot = positions.first % slots_;
+    const std::int64_t before_end = std::min(positions.length(), slots_ - slot);
+    parts.push_back({slot, slot + before_end});
+    if (before_end < positions.length()) parts.push_back({0, positions.length() - before_end});
+    return parts;
+  }
+
+  bool is_shaped(const KeyValueShape& shape) const {
+    return buffer_.keys.defined() && buffer_.keys.size(2) == slots_ && shape_of(buffer_) == shape;
+  }
+
+  KeyValue allocate(const KeyValueShape& shape) const {
+    const auto make = [&](std::int64_t dim) {
+      return memory_->allocate({shape.batch, shape.kv_heads, slots_, dim},
+                               {.dtype = shape.dtype, .device = shape.device});
+    };
+    return {make(shape.key_dim), make(shape.value_dim)};
+  }
+
+  void check(const StageInput& input) const {
+    if (shape_fixed_ && buffer_.keys.defined()) {
+      detail::check_continues(buffer_.keys, input.keys, "keys");
+      detail::check_continues(buffer_.values, input.values, "values");
+    }
+    check_value(options_.ring || input.seen + input.tokens() <= slots_, "the layer holds ",
+                input.seen, " of at most ", slots_, " tokens and cannot take ", input.tokens(),
+                " more");
+  }
+
+  // Whether all of the step has slots beside those of held tokens.
+  bool fits(const StageInput& input) const {
+    const std::int64_t first = held_.length() > 0 ? held_.first : input.seen;
+    return input.seen + input.tokens() - first <= slots_;
+  }
+
+  View write_all(const StageInput& input) {
+    // Views that this storage gave out, padding included, may come back in.
+    const auto apart = [](const at::Tensor& given, const at::Tensor& buffer) {
+      return given.is_alias_of(buffer) ? given.clone() : given;
+    };
+    write({apart(input.keys, buffer_.keys), apart(input.values, buffer_.values)}, input.seen);
+    View view = view_of(input);
+    add_held(view, {input.visible.offset, input.visible.offset + input.visible.length});
+    return view;
+  }
+
+  // A step longer than the free slots: its queries read the given tensors behind what is held; of
+  // its tokens those that are kept go to their slots, later where held ones still lie there.
+  View pass_by(const StageInput& input, Staged& staged) {
+    const std::int64_t first = std::max(input.keep_from, input.seen);
+    const auto kept = [&](const at::Tensor& t) {
+      return t.narrow(2, first - input.seen, staged.held.end - first);
+    };
+    const KeyValue tail{kept(input.keys), kept(input.values)};
+    if (held_.length() == 0) {
+      write(tail, first);
+    } else {
+      staged.owed = Owed{own_copy(tail), first};
+    }
+    View view = view_of(input);
+    add_held(view, {input.visible.offset, input.seen});
+    view.segments.push_back({input.keys, input.values, input.seen});
+    return view;
+  }
+
+  static View view_of(const StageInput& input) {
+    View view;
+    view.visible = input.visible;
+    view.batch = input.keys.size(0);
+    return view;
+  }
+
+  KeyValue own_copy(const KeyValue& states) const {
+    const auto copy = [&](const at::Tensor& t) {
+      at::Tensor own =
+          memory_->allocate(t.sizes(), {.dtype = t.scalar_type(), .device = t.device()});
+      return own.copy_(t);
+    };
+    return {copy(states.keys), copy(states.values)};
+  }
+
+  void write(const KeyValue& states, std::int64_t first) {
+    std::int64_t done = 0;
+    for (const Range& part : slots_of({first, first + states.keys.size(2)})) {
+      slots(buffer_.keys, part).copy_(states.keys.narrow(2, done, part.length()));
+      slots(buffer_.values, part).copy_(states.values.narrow(2, done, part.length()));
+      done += part.length();
+    }
+  }
+
+  // Appends segments of positions that lie in their slots or are still owed to them.
+  void add_held(View& view, Range positions) const {
+    const std::int64_t owed_from =
+        owed_ ? std::clamp(owed_->first, positions.first, positions.end) : positions.end;
+    std::int64_t first = positions.first;
+    for (const Range& part : slots_of({positions.first, owed_from})) {
+      view.segments.push_back({slots(buffer_.keys, part), slots(buffer_.values, part), first});
+      first += part.length();
+    }
+    if (first == positions.end) return;
+    const Range part{first - owed_->first, positions.end - owed_->first};
+    view.segments.push_back(
+        {slots(owed_->states.keys, part), slots(owed_->states.values, part), first});
+  }
+
+  FixedStorageOptions options_;
+  std::int64_t slots_;
+  std::shared_ptr<Memory> memory_;
+  KeyValue buffer_;           // [batch, kv_heads, slots, head_dim] each, undefined at first
+  Range held_;                // positions promised
+  bool pinned_ = false;       // the shape is fixed for life
+  bool shape_fixed_ = false;  // ... until a reset
+  std::optional<Staged> staged_;
+  std::optional<Owed> owed_;  // published tokens that have yet to reach their slots
+};
+
+}  // namespace kvcache
