@@ -134,7 +134,7 @@ void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& r
   add_field(app, "--top-p", config.top_p, "draw from the best tokens that add up to p");
   add_integer(app, "--num-beams", config.num_beams, "beams of beam search (only 1 so far)");
   add_field(app, "--cache-implementation", config.cache_implementation,
-            "kind of cache (only dynamic so far)");
+            "kind of cache: dynamic (grows) or static (made once, of the text's length)");
   app.add_option_function<std::string>(
          "--cache-config", [&raw](const std::string& text) { raw.cache_config = text; },
          "the cache's settings, a JSON object")

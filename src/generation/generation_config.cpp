@@ -45,6 +45,7 @@ void check_lengths(const GenerationConfig& config) {
   check_length("max_new_tokens", config.max_new_tokens, 1);
   check_length("min_length", config.min_length, 0);
   check_length("min_new_tokens", config.min_new_tokens, 0);
+  check_length("max_cache_len", config.max_cache_len, 1);
 }
 
 void check_choice(const GenerationConfig& config) {
@@ -71,16 +72,16 @@ void check_choice(const GenerationConfig& config) {
 
 void check_cache(const GenerationConfig& config) {
   const std::string kind = config.cache_implementation.value_or("dynamic");
-  for (const char* later : {"static", "offloaded", "offloaded_static", "quantized"}) {
+  for (const char* later : {"offloaded", "offloaded_static", "quantized"}) {
     check_value(kind != later, "cache_implementation \"", kind,
-                "\" is not supported yet; leave it out or set it to \"dynamic\"");
+                "\" is not supported yet; leave it out or set it to \"dynamic\" or \"static\"");
   }
-  check_value(kind == "dynamic", "there is no cache_implementation \"", kind,
-              "\"; it can be \"dynamic\" and, later, \"static\", \"offloaded\", "
+  check_value(kind == "dynamic" || kind == "static", "there is no cache_implementation \"", kind,
+              "\"; it can be \"dynamic\", \"static\" and, later, \"offloaded\", "
               "\"offloaded_static\" or \"quantized\"");
   check_value(config.cache_config.value_or("{}") == "{}",
-              "cache_config = ", config.cache_config.value_or(""),
-              " has no use: the dynamic cache has no settings; leave it out");
+              "cache_config = ", config.cache_config.value_or(""), " has no use: the ", kind,
+              " cache has no settings; leave it out");
 }
 
 void check_special_tokens(const GenerationConfig& config) {
@@ -113,6 +114,7 @@ GenerationConfig GenerationConfig::over(const GenerationConfig& base) const {
   take(&GenerationConfig::use_cache);
   take(&GenerationConfig::cache_implementation);
   take(&GenerationConfig::cache_config);
+  take(&GenerationConfig::max_cache_len);
   take(&GenerationConfig::eos_token_id);
   take(&GenerationConfig::pad_token_id);
   take(&GenerationConfig::bos_token_id);

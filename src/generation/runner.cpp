@@ -9,6 +9,7 @@
 #include "generation/prompt.h"
 #include "generation/token_loop.h"
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache {
@@ -18,6 +19,18 @@ namespace {
 // little beside a model's weights.
 constexpr std::int64_t kReservedNewTokens = 1024;
 
+// For a prompt of `tokens` tokens and a text of `longest`, of which the last is never fed.
+std::unique_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
+                                  std::int64_t tokens, std::int64_t longest) {
+  if (config.cache_implementation.value_or("dynamic") == "static") {
+    const std::int64_t most = std::max(longest - 1, config.max_cache_len.value_or(0));
+    return std::make_unique<StaticCache>(model, StaticCacheOptions{.max_cache_len = most});
+  }
+  auto cache = std::make_unique<DynamicCache>(model);
+  cache->reserve(std::min(longest, tokens + kReservedNewTokens) - 1);
+  return cache;
+}
+
 }  // namespace
 
 Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
@@ -26,16 +39,13 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
   const bool use_cache = config.use_cache.value_or(true);
   check_value(use_cache || past_key_values == nullptr,
               "past_key_values was passed, but use_cache is false; drop one of them");
+  const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
   std::unique_ptr<Cache> made;
   if (use_cache && past_key_values == nullptr) {
-    made = std::make_unique<DynamicCache>(model_.config());
-    past_key_values = made.get();
-  }
-  const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
-  if (made) {
     const std::int64_t longest =
         detail::max_length(config, prompt.tokens(), model_.config().max_position_embeddings);
-    made->reserve(std::min(longest, prompt.tokens() + kReservedNewTokens) - 1);
+    made = make_cache(config, model_.config(), prompt.tokens(), longest);
+    past_key_values = made.get();
   }
   Output output = detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
   output.cache = std::move(made);

@@ -28,6 +28,15 @@ void check_generator(const Inputs& inputs, const at::Tensor& ids) {
               "; put both on one device");
 }
 
+// Refuses a cache that the text may outgrow, before anything is fed to it.
+void check_capacity(const Cache& cache, std::int64_t max_length) {
+  const std::int64_t fed = max_length - 1;
+  check_value(fed <= cache.capacity().value_or(fed), "the text may become ", max_length,
+              " tokens long, of which the cache is to hold ", fed, ", but it has room for ",
+              cache.capacity().value_or(0),
+              "; lower max_new_tokens or make the cache with a larger max_cache_len");
+}
+
 }  // namespace
 
 TokenLoop::TokenLoop(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
@@ -41,6 +50,7 @@ TokenLoop::TokenLoop(const CausalLM& model, const Inputs& inputs, const Generati
       first_column_(text_.length() - prompt.tokens()) {
   const TokenRows text = text_.text();
   max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
+  if (cache != nullptr) check_capacity(*cache, max_length_);
   pad_token_id_ = pad_token_id(config, inputs, prompt.rows(), model.config().vocab_size);
   processors_ = logits_processors(config, inputs, text);
   criteria_ = stopping_criteria(config, inputs, text);

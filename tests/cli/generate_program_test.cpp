@@ -302,7 +302,7 @@ TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
   expect_refused(run_ids({"--load-cache", ""}), "--load-cache is not supported yet");
   expect_refused(run_ids({"--save-cache", "c"}), "--save-cache is not supported yet");
   expect_refused(run_ids({"--load-cache", "c"}), "--load-cache is not supported yet");
-  expect_refused(run_ids({"--cache-implementation", "static"}), "not supported yet");
+  expect_refused(run_ids({"--cache-implementation", "quantized"}), "not supported yet");
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
   expect_refused(run_ids({"--cache-config", "nbits"}), "--cache-config");

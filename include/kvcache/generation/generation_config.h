@@ -33,8 +33,10 @@ struct GenerationConfig {
 
   // Cache.
   std::optional<bool> use_cache = {};                    // [true]
-  std::optional<std::string> cache_implementation = {};  // ["dynamic"], the only value so far
-  std::optional<std::string> cache_config = {};          // a JSON object; dynamic takes no entry
+  std::optional<std::string> cache_implementation = {};  // "static" or ["dynamic"]
+  std::optional<std::string> cache_config = {};          // a JSON object; these take no entry
+  // Tokens that a static cache has room for, at least [the prompt and the new tokens].
+  std::optional<std::int64_t> max_cache_len = {};
 
   // Special tokens.
   std::optional<std::vector<std::int64_t>> eos_token_id =

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
@@ -26,8 +27,8 @@ const Rows kPrompt = {{5, 6, 7, 8, 9, 10, 11, 7, 8}};
 
 at::Tensor prompt() { return ids_tensor(kPrompt); }
 
-// A model and a way to choose tokens.
-class CacheReuse : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
+// A model, a way to choose tokens, a kind of cache.
+class CacheReuse : public ::testing::TestWithParam<std::tuple<const char*, bool, const char*>> {
  protected:
   const CausalLM& model() const { return testing::checkpoint(std::get<0>(GetParam())); }
 
@@ -36,6 +37,13 @@ class CacheReuse : public ::testing::TestWithParam<std::tuple<const char*, bool>
             .do_sample = std::get<1>(GetParam()),
             .top_k = 0,
             .pad_token_id = 0};
+  }
+
+  std::unique_ptr<Cache> new_cache() const {
+    if (std::get<2>(GetParam()) == std::string("Dynamic")) {
+      return std::make_unique<DynamicCache>(model().config());
+    }
+    return std::make_unique<StaticCache>(model().config(), StaticCacheOptions{.max_cache_len = 20});
   }
 
   Output run(Inputs inputs, const GenerationConfig& config, Cache* cache) const {
@@ -68,27 +76,31 @@ class CacheReuse : public ::testing::TestWithParam<std::tuple<const char*, bool>
 };
 
 TEST_P(CacheReuse, F16TheSameCallTwiceOnOneCache) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   check(cache, {.input_ids = prompt()}, prompt(), 6);
   check(cache, {.input_ids = prompt()}, prompt(), 6);
 }
 
 TEST_P(CacheReuse, F16AnotherPromptOnAUsedCache) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   check(cache, {.input_ids = prompt()}, prompt(), 3);
   const at::Tensor other = ids_tensor({{12, 13, 14, 20, 21, 22, 23, 24, 25}});
   check(cache, {.input_ids = other}, other, 3);
 }
 
 TEST_P(CacheReuse, F22TheCacheHoldsTheWholePrompt) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   fill(cache, prompt());
   check(cache, {.input_ids = prompt()}, prompt(), 3);
   EXPECT_EQ(cache.get_seq_length(), 11);
 }
 
 TEST_P(CacheReuse, F23TheCacheIsLongerThanThePrompt) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   fill(cache, prompt());
   const at::Tensor shorter = prompt().narrow(1, 0, 5);
   check(cache, {.input_ids = shorter}, shorter, 3);
@@ -97,7 +109,8 @@ TEST_P(CacheReuse, F23TheCacheIsLongerThanThePrompt) {
 
 TEST_P(CacheReuse, F24OnlyNewTokensDeclaredAsAContinuation) {
   for (const std::int64_t cached : {2, 8}) {
-    DynamicCache cache(model().config());
+    const auto made = new_cache();
+    Cache& cache = *made;
     fill(cache, prompt().narrow(1, 0, cached));
     const at::Tensor rest = prompt().narrow(1, cached, 9 - cached);
     check(cache, {.input_ids = rest, .continuation = true}, prompt(), 3);
@@ -107,7 +120,8 @@ TEST_P(CacheReuse, F24OnlyNewTokensDeclaredAsAContinuation) {
 
 TEST_P(CacheReuse, F24OnlyNewTokensWithAMaskOfTheFullLength) {
   for (const std::int64_t cached : {2, 8}) {
-    DynamicCache cache(model().config());
+    const auto made = new_cache();
+    Cache& cache = *made;
     fill(cache, prompt().narrow(1, 0, cached));
     const at::Tensor rest = prompt().narrow(1, cached, 9 - cached);
     check(cache, {.input_ids = rest, .attention_mask = at::ones({1, 9}, at::kLong)}, prompt(), 3);
@@ -117,7 +131,8 @@ TEST_P(CacheReuse, F24OnlyNewTokensWithAMaskOfTheFullLength) {
 
 TEST_P(CacheReuse, F24OnlyNewTokensWithoutAWordAreTheWholeText) {
   for (const std::int64_t cached : {2, 8}) {
-    DynamicCache cache(model().config());
+    const auto made = new_cache();
+    Cache& cache = *made;
     fill(cache, prompt().narrow(1, 0, cached));
     const at::Tensor rest = prompt().narrow(1, cached, 9 - cached);
     check(cache, {.input_ids = rest}, rest, 3);
@@ -126,7 +141,8 @@ TEST_P(CacheReuse, F24OnlyNewTokensWithoutAWordAreTheWholeText) {
 
 TEST_P(CacheReuse, F25TheCacheWasMadeFromOtherTokens) {
   for (const std::int64_t same : {0, 1, 4, 8}) {
-    DynamicCache cache(model().config());
+    const auto made = new_cache();
+    Cache& cache = *made;
     at::Tensor other = prompt().clone();
     other.narrow(1, same, 9 - same).add_(20);
     fill(cache, other);
@@ -135,7 +151,8 @@ TEST_P(CacheReuse, F25TheCacheWasMadeFromOtherTokens) {
 }
 
 TEST_P(CacheReuse, F26TheNextTurnFeedsTheLastTokenToo) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   const Output first = check(cache, {.input_ids = prompt()}, prompt(), 4);
   ASSERT_EQ(first.sequences.size(1), 13);
   ASSERT_EQ(cache.get_seq_length(), 12);
@@ -145,7 +162,8 @@ TEST_P(CacheReuse, F26TheNextTurnFeedsTheLastTokenToo) {
 }
 
 TEST_P(CacheReuse, F26TheSameAsAContinuation) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   const Output first = check(cache, {.input_ids = prompt()}, prompt(), 4);
   const at::Tensor turn = at::cat({first.sequences, ids_tensor({{30, 31}})}, 1);
   check(cache, {.input_ids = turn.narrow(1, 12, 3), .continuation = true}, turn, 3);
@@ -158,7 +176,8 @@ TEST_P(CacheReuse, TheReturnedCacheGoesOn) {
 }
 
 TEST_P(CacheReuse, AFailureMidwayLeavesACacheThatWorks) {
-  DynamicCache cache(model().config());
+  const auto made = new_cache();
+  Cache& cache = *made;
   int steps = 0;
   CallbackStreamer streamer([&](const at::Tensor&) {
     if (++steps == 3) throw std::runtime_error("enough");
@@ -171,10 +190,12 @@ TEST_P(CacheReuse, AFailureMidwayLeavesACacheThatWorks) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CacheReuse,
                          ::testing::Combine(::testing::Values("llama", "mistral", "qwen2"),
-                                            ::testing::Bool()),
+                                            ::testing::Bool(),
+                                            ::testing::Values("Dynamic", "Static")),
                          [](const auto& suite) {
                            return std::string(std::get<0>(suite.param)) +
-                                  (std::get<1>(suite.param) ? "Sampling" : "Greedy");
+                                  (std::get<1>(suite.param) ? "Sampling" : "Greedy") +
+                                  std::get<2>(suite.param);
                          });
 
 // --- Padded batches, rows that ended early, refusals ---------------------------------------------

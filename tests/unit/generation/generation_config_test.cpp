@@ -117,7 +117,6 @@ TEST(GenerationConfig, RefusesUnsupportedFieldsThatAskForSomething) {
   EXPECT_THAT(json_refusal(R"({"length_penalty": 2.0})"), HasSubstr("length_penalty"));
   EXPECT_THAT(json_refusal(R"({"early_stopping": true})"), HasSubstr("early_stopping"));
   EXPECT_THAT(json_refusal(R"({"prompt_lookup_num_tokens": 3})"), HasSubstr("prompt_lookup"));
-  EXPECT_THAT(json_refusal(R"({"max_cache_len": 64})"), HasSubstr("max_cache_len"));
 }
 
 TEST(GenerationConfig, RefusesFieldsThatNobodyKnows) {
@@ -205,11 +204,12 @@ TEST(GenerationConfig, LengthsStayFarFromOverflow) {
 }
 
 TEST(GenerationConfig, CacheKindsThatAreNotThereYetSaySo) {
-  EXPECT_THAT(invalid({.cache_implementation = "static"}), HasSubstr("not supported yet"));
+  EXPECT_THAT(invalid({.cache_implementation = "offloaded"}), HasSubstr("not supported yet"));
   EXPECT_THAT(invalid({.cache_implementation = "quantized"}), HasSubstr("\"dynamic\""));
   EXPECT_THAT(invalid({.cache_implementation = "magic"}),
-              HasSubstr("it can be \"dynamic\" and, later, \"static\""));
+              HasSubstr("it can be \"dynamic\", \"static\" and, later"));
   EXPECT_THAT(invalid({.cache_config = R"({"nbits":4})"}), HasSubstr("cache_config"));
+  EXPECT_THAT(invalid({.max_cache_len = 0}), HasSubstr("max_cache_len must be at least 1"));
   EXPECT_THAT(invalid({.num_beams = 4}), HasSubstr("beam search comes later"));
 }
 

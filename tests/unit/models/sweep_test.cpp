@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/models/registry.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensors.h"
@@ -53,12 +54,24 @@ std::vector<Feeding> chosen_feedings() {
   return chosen;
 }
 
+constexpr std::int64_t kLongest = 12 + 6;  // tokens of a text and its padding
+
 using MakeCache = std::function<std::unique_ptr<Cache>(const ModelConfig&)>;
 
 // The kinds of caches that models are fed through: a new one is a line here.
 std::map<std::string, MakeCache> cache_makers() {
   return {
       {"Dynamic", [](const ModelConfig& config) { return std::make_unique<DynamicCache>(config); }},
+      {"Static",
+       [](const ModelConfig& config) {
+         return std::make_unique<StaticCache>(config,
+                                              StaticCacheOptions{.max_cache_len = kLongest});
+       }},
+      {"StaticSlack",
+       [](const ModelConfig& config) {
+         return std::make_unique<StaticCache>(
+             config, StaticCacheOptions{.max_cache_len = kLongest, .record_slack = 3});
+       }},
   };
 }
 
