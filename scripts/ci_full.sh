@@ -37,7 +37,7 @@ GTEST_OUTPUT="xml:$PWD/$reports/tsan/" ctest --preset tsan
 step static form
 cmake --preset release -B build/static -DBUILD_SHARED_LIBS=OFF -DKVCACHE_WERROR=ON \
   -DKVCACHE_INSTALL_TESTS=ON -DKVCACHE_BUILD_BENCHMARKS=OFF
-cmake --build build/static
+cmake --build build/static --target kvcache generate quickstart test_cli
 ctest --test-dir build/static --output-on-failure --no-tests=error --label-regex 'install|cli'
 
 step CUDA preset

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/core/errors.h"
 #include "text/json_node.h"
 #include "text/pattern.h"
 #include "text/unicode.h"
@@ -55,6 +56,8 @@ class Replace final : public Normalizer {
     for (const Span& span : pattern_.find(text)) {
       replaced += span.matched ? std::string_view(content_)
                                : text.substr(span.begin, span.end - span.begin);
+      check_value(replaced.size() <= kMostBytes, "a Replace normalizer makes more than ",
+                  kMostBytes, " bytes of a text; encode it in parts, if the tokenizer is right");
     }
     return replaced;
   }
@@ -67,6 +70,8 @@ class Replace final : public Normalizer {
   }
 
  private:
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 24;  // several in turn multiply
+
   Pattern pattern_;
   std::string content_;
 };

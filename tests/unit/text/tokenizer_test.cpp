@@ -179,6 +179,16 @@ TEST(Tokenizer, DeepNestingIsRefused) {
   }
 }
 
+TEST(Tokenizer, TextThatNormalizersMultiplyIsRefused) {
+  json root = minimal(), steps = json::array();
+  for (int i = 0; i < 40; ++i) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaa"}});
+  }
+  root["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  const Tokenizer tokenizer = Tokenizer::from_json(root.dump());
+  EXPECT_THAT(refusal([&] { tokenizer.encode("a"); }), HasSubstr("Replace"));
+}
+
 TEST(Tokenizer, DamagedTextIsRefused) {
   for (const char* text :
        {"", "{", "null", "[]", "7", "{}", "{\"model\":null}", "\xFF", "{\"model\":{\"type\":3}}"}) {
