@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/contract/subject.h"
@@ -20,6 +21,9 @@ void expect_lengths(Subject& subject) {
   EXPECT_EQ(cache.capacity(), model.capacity());
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
     EXPECT_EQ(cache.get_seq_length(layer), model.seen());
+    for (std::int64_t index = 0; index < model.convolutions(layer); ++index) {
+      EXPECT_EQ(cache.has_previous_state(layer, index), model.seen() > 0);
+    }
     for (std::int64_t tokens = 1; tokens <= 3; ++tokens) {
       EXPECT_EQ(cache.get_mask_sizes(tokens, layer),
                 std::pair(model.columns(layer, tokens), model.visible(layer, tokens).offset));
@@ -27,32 +31,56 @@ void expect_lengths(Subject& subject) {
   }
 }
 
-// held.end == seen and held.first is what the model says, which is never later than needed.
+// held.end == seen and held.first is what the model says, which is never later than needed; of
+// states, as many of the past ones as it says.
 void expect_held(Subject& subject) {
-  struct Collect final : Visitor {
+  struct Check final : Visitor {
+    explicit Check(const CacheModel& of) : model(of) {}
+
     void tensor(const TensorInfo&, at::Tensor&) override {}
     void count(std::string_view name, std::int64_t& value) override {
-      if (name == "held_first") first.push_back(value);
-      if (name == "held_end") end.push_back(value);
+      if (name == "seen") ++layer;
+      const std::optional<std::int64_t> right =
+          name == "held_first"        ? std::optional(model.first_held(layer))
+          : name == "held_end"        ? std::optional(model.seen())
+          : name == "recorded_states" ? std::optional(model.recorded_states(layer))
+                                      : std::nullopt;
+      EXPECT_EQ(value, right.value_or(value)) << name << " of layer " << layer;
     }
-    std::vector<std::int64_t> first, end;
+
+    const CacheModel& model;
+    std::int64_t layer = -1;
   };
-  Collect held;
-  subject.cache->visit(held);
-  for (std::size_t layer = 0; layer < held.first.size(); ++layer) {
-    EXPECT_EQ(held.end[layer], subject.model.seen());
-    EXPECT_EQ(held.first[layer], subject.model.first_held(std::int64_t(layer)));
+  Check check(subject.model);
+  subject.cache->visit(check);
+}
+
+// Bytes of a layer's states: without a token there are none.
+std::int64_t state_bytes(const Subject& subject, std::int64_t layer) {
+  const CacheModel& model = subject.model;
+  const std::int64_t recorded = model.recorded_states(layer);
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < model.convolutions(layer); ++i) {
+    bytes += (StateIndex{layer, i}.taps() - 1 + recorded) * kChannels *
+             std::int64_t(at::elementSize(subject.setting.dtype));
   }
+  for (std::int64_t i = 0; i < model.recurrences(layer); ++i) {
+    bytes += std::min(recorded + 1, model.seen()) * kStateSize * std::int64_t(sizeof(float));
+  }
+  return model.seen() == 0 ? 0 : bytes * model.batch();
 }
 
 void expect_bytes(Subject& subject) {
   const CacheModel& model = subject.model;
-  std::int64_t elements = 0;
+  std::int64_t elements = 0, states = 0;
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
+    states += state_bytes(subject, layer);
+    if (!model.has_keys(layer)) continue;
     elements += (model.seen() - model.first_held(layer)) * model.batch() * subject.setting.heads *
                 (kKeyDim + kValueDim);
   }
-  EXPECT_EQ(subject.cache->nbytes(), elements * at::elementSize(subject.setting.dtype));
+  EXPECT_EQ(subject.cache->nbytes(),
+            elements * std::int64_t(at::elementSize(subject.setting.dtype)) + states);
   EXPECT_GE(subject.cache->allocated_bytes(), subject.cache->nbytes());
   EXPECT_EQ(subject.cache->allocated_bytes(), subject.memory->live_bytes());
 }

@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
 
 namespace kvcache::testing {
@@ -17,6 +18,19 @@ LayerSpec sliding(std::int64_t window) {
 
 LayerSpec chunked(std::int64_t chunk) {
   return {.type = std::string(kChunkedAttention), .window = chunk};
+}
+
+const LayerSpec kConv{.type = std::string(kConvolution), .states = 2};
+const LayerSpec kNothing{.type = std::string(kDummy)};
+
+LayerSpec linear(std::int64_t states) {
+  return {.type = std::string(kLinearAttention), .states = states};
+}
+
+LayerSpec hybrid(std::int64_t states) { return {.type = std::string(kHybrid), .states = states}; }
+
+LayerSpec hybrid_sliding(std::int64_t window) {
+  return {.type = std::string(kHybridSliding), .window = window};
 }
 
 CacheKind dynamic(std::string name, std::vector<LayerSpec> layers) {
@@ -40,6 +54,13 @@ CacheKind fixed(std::string name, std::vector<LayerSpec> layers, StaticLayerOpti
         layers, StaticCacheOptions{sizes.max_cache_len, sizes.record_slack, std::move(memory)});
   };
   return {"Static" + std::move(name), layers, static_layers(sizes), make, sizes};
+}
+
+CacheKind mamba(std::string name, std::vector<LayerSpec> layers) {
+  const auto make = [layers](std::shared_ptr<Memory> memory) {
+    return std::make_unique<MambaCache>(layers, MambaCacheOptions{.memory = std::move(memory)});
+  };
+  return {"Mamba" + std::move(name), layers, linear_layers(), make};
 }
 
 }  // namespace
@@ -66,6 +87,15 @@ std::vector<CacheKind> cache_kinds() {
       fixed("Mixed", {kFull, sliding(4), chunked(4), sliding(2)}, {.max_cache_len = 40}),
       fixed("MixedSlack2", {kFull, sliding(4), chunked(4), sliding(2)},
             {.max_cache_len = 400, .record_slack = 2}),
+      fixed("Hybrid", {hybrid(1), hybrid_sliding(4)}, {.max_cache_len = 40}),
+      fixed("HybridSlack2", {hybrid_sliding(3), linear(2)},
+            {.max_cache_len = 64, .record_slack = 2}),
+      mamba("", {linear(1), linear(2)}),
+      mamba("Convolutions", {kConv, kNothing}),
+      dynamic("LinearAndFull", {linear(1), kFull, kNothing, kConv}),
+      dynamic("LinearAndSliding", {sliding(4), linear(1)}),
+      dynamic("Hybrid", {hybrid(1), hybrid(2)}),
+      dynamic("HybridSliding", {hybrid_sliding(4), hybrid_sliding(1), kFull}),
   };
 }
 

@@ -24,8 +24,49 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
   return {fill(kKeyDim, 1), fill(kValueDim, -1)};
 }
 
+at::Tensor conv_inputs_of(const TokenRows& rows, Range range, StateIndex state,
+                          const Setting& setting) {
+  at::Tensor inputs = at::empty({std::int64_t(rows.size()), kChannels, range.length()}, at::kFloat);
+  auto* out = inputs.data_ptr<float>();
+  for (const std::vector<Token>& row : rows) {
+    for (std::int64_t channel = 0; channel < kChannels; ++channel) {
+      const std::int64_t offset = 53 * state.layer + 11 * channel + 29 * state.index;
+      for (std::int64_t at = range.first; at < range.end; ++at) {
+        *out++ = at < 0 ? 0 : float((row[std::size_t(at)].content + offset) % 250 + 1);
+      }
+    }
+  }
+  return inputs.to(setting.device_of(state.layer), setting.dtype);
+}
+
+at::Tensor recurrent_states_of(const TokenRows& rows, Range ends, StateIndex state,
+                               const Setting& setting) {
+  at::Tensor states = at::empty({ends.length(), std::int64_t(rows.size()), kStateSize}, at::kFloat);
+  auto* out = states.data_ptr<float>();
+  const auto row_size = std::int64_t(rows.size()) * kStateSize;
+  for (const std::vector<Token>& row : rows) {
+    std::int64_t number = 1;
+    for (std::int64_t at = 0; at < ends.end; ++at) {
+      if (at >= ends.first) {
+        for (std::int64_t i = 0; i < kStateSize; ++i) {
+          out[(at - ends.first) * row_size + i] = float(number + i);
+        }
+      }
+      if (at + 1 == ends.end) break;
+      const std::int64_t content = row[std::size_t(at)].content;
+      number = (3 * number + content + 17 * state.layer + 5 * state.index) % 65521;
+    }
+    out += kStateSize;
+  }
+  return states.to(setting.device_of(state.layer));
+}
+
 CacheModel::CacheModel(const Setting& setting) {
   for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec, setting.kind.fixed});
+}
+
+bool CacheModel::LayerModel::keys() const {
+  return spec.type != kLinearAttention && spec.type != kConvolution && spec.type != kDummy;
 }
 
 std::int64_t CacheModel::LayerModel::window() const {
@@ -33,7 +74,7 @@ std::int64_t CacheModel::LayerModel::window() const {
 }
 
 std::int64_t CacheModel::LayerModel::bound() const {
-  return fixed && window() == 0 ? fixed->max_cache_len : 0;
+  return fixed && keys() && window() == 0 ? fixed->max_cache_len : 0;
 }
 
 std::int64_t CacheModel::first_needed(const LayerModel& layer, std::int64_t seen) {
@@ -46,15 +87,18 @@ Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
   result.offset = first_needed(model, seen());
   result.length = seen() + tokens - result.offset;
   if (model.window() == 0) return result;
-  if (model.spec.type == kSlidingAttention) result.window = model.window();
-  if (model.spec.type == kChunkedAttention) result.chunk = model.window();
+  if (model.spec.type == kChunkedAttention) {
+    result.chunk = model.window();
+  } else {
+    result.window = model.window();
+  }
   return result;
 }
 
 std::int64_t CacheModel::columns(std::int64_t layer, std::int64_t tokens) const {
   const LayerModel& model = layers_[std::size_t(layer)];
   const std::int64_t length = visible(layer, tokens).length;
-  return model.fixed ? std::max({length, model.window(), model.bound()}) : length;
+  return model.fixed && model.keys() ? std::max({length, model.window(), model.bound()}) : length;
 }
 
 std::optional<std::int64_t> CacheModel::capacity() const {
@@ -73,11 +117,29 @@ bool CacheModel::can_record() const {
          });
 }
 
+std::int64_t CacheModel::convolutions(std::int64_t layer) const {
+  return kvcache::has_states(spec(layer)) ? spec(layer).states : 0;
+}
+
+std::int64_t CacheModel::recurrences(std::int64_t layer) const {
+  return spec(layer).type == kConvolution ? 0 : convolutions(layer);
+}
+
+bool CacheModel::has_states() const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [](const LayerModel& layer) { return kvcache::has_states(layer.spec); });
+}
+
+std::int64_t CacheModel::wanted_states(std::int64_t layer, std::int64_t tokens) const {
+  return std::min(tokens, layers_[std::size_t(layer)].record_states + 1);
+}
+
 bool CacheModel::can_crop(std::int64_t tokens) const {
   if (tokens == 0) return true;
   if (tokens > seen()) return false;
   return std::all_of(layers_.begin(), layers_.end(), [&](const LayerModel& layer) {
-    return layer.first <= first_needed(layer, seen() - tokens);
+    return layer.first <= first_needed(layer, seen() - tokens) &&
+           (!kvcache::has_states(layer.spec) || tokens <= layer.recorded);
   });
 }
 
@@ -88,19 +150,26 @@ void CacheModel::append(const TokenRows& added) {
   }
   for (LayerModel& layer : layers_) {
     layer.first = std::max(layer.first, first_needed(layer, seen() - layer.record));
+    layer.recorded = std::min(layer.recorded + std::int64_t(added[0].size()), layer.record_states);
   }
 }
 
 void CacheModel::crop(std::int64_t tokens) {
   for (auto& row : rows) row.resize(row.size() - std::size_t(tokens));
-  for (LayerModel& layer : layers_)
+  for (LayerModel& layer : layers_) {
     layer.first = std::max(layer.first, first_needed(layer, seen()));
+    layer.recorded = 0;
+  }
 }
 
-void CacheModel::record() {
+void CacheModel::record(std::optional<std::int64_t> max_tokens) {
   for (LayerModel& layer : layers_) {
+    if (kvcache::has_states(layer.spec)) {
+      layer.record_states = max_tokens.value_or(16);
+      layer.recorded = std::min(layer.recorded, layer.record_states);
+    }
     if (layer.window() == 0) continue;
-    layer.record = INT64_MAX / 2;
+    layer.record = max_tokens.value_or(INT64_MAX / 2);
     if (!layer.fixed) continue;
     layer.record = layer.fixed->record_slack > 0 ? layer.fixed->record_slack
                                                  : layer.fixed->max_cache_len - layer.window() + 1;
@@ -109,7 +178,7 @@ void CacheModel::record() {
 
 void CacheModel::reset() {
   rows.clear();
-  for (LayerModel& layer : layers_) layer.first = 0;
+  for (LayerModel& layer : layers_) layer.first = layer.recorded = 0;
 }
 
 void CacheModel::select(const std::vector<std::int64_t>& indices) {

@@ -39,6 +39,26 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
 inline constexpr std::int64_t kKeyDim = 3;
 inline constexpr std::int64_t kValueDim = 2;
 
+// One of a layer's states: convolution `index` has 3 + index taps.
+struct StateIndex {
+  std::int64_t layer;
+  std::int64_t index;
+
+  std::int64_t taps() const { return 3 + index; }
+};
+
+// Inputs of a convolution [rows, kChannels, tokens] at columns `range`; zeros before the first.
+at::Tensor conv_inputs_of(const TokenRows& rows, Range range, StateIndex state,
+                          const Setting& setting);
+
+// States of a recurrence after the first t tokens for every t in `ends`, float32 [ends, rows,
+// kStateSize]. Each depends on all tokens before.
+at::Tensor recurrent_states_of(const TokenRows& rows, Range ends, StateIndex state,
+                               const Setting& setting);
+
+inline constexpr std::int64_t kChannels = 2;
+inline constexpr std::int64_t kStateSize = 3;
+
 class CacheModel {
  public:
   explicit CacheModel(const Setting& setting);
@@ -58,9 +78,19 @@ class CacheModel {
   bool is_bounded(std::int64_t layer) const { return layers_[std::size_t(layer)].bound() > 0; }
   bool can_record() const;
 
+  const LayerSpec& spec(std::int64_t layer) const { return layers_[std::size_t(layer)].spec; }
+  bool has_keys(std::int64_t layer) const { return layers_[std::size_t(layer)].keys(); }
+  std::int64_t convolutions(std::int64_t layer) const;
+  std::int64_t recurrences(std::int64_t layer) const;
+  bool has_states() const;  // in any layer
+  std::int64_t wanted_states(std::int64_t layer, std::int64_t tokens) const;
+  std::int64_t recorded_states(std::int64_t layer) const {
+    return layers_[std::size_t(layer)].recorded;
+  }
+
   void append(const TokenRows& added);
   void crop(std::int64_t tokens);
-  void record();
+  void record(std::optional<std::int64_t> max_tokens = {});
   void reset();
   void select(const std::vector<std::int64_t>& indices);
 
@@ -73,9 +103,12 @@ class CacheModel {
   struct LayerModel {
     LayerSpec spec;
     std::optional<StaticLayerOptions> fixed;
-    std::int64_t record = 0;  // tokens that can be taken back beyond the window
-    std::int64_t first = 0;   // oldest position held
+    std::int64_t record = 0;         // tokens that can be taken back beyond the window
+    std::int64_t first = 0;          // oldest position held
+    std::int64_t record_states = 0;  // tokens whose states may be kept beside the last one's
+    std::int64_t recorded = 0;       // those that are
 
+    bool keys() const;            // whether it has some
     std::int64_t window() const;  // 0: none, also where no token can leave it
     std::int64_t bound() const;   // tokens it holds in all; 0: any number passes through it
   };

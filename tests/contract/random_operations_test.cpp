@@ -45,8 +45,10 @@ std::string operate(Subject& subject) {
       return "reset";
     case 5:
       if (subject.setting.recorded) {
-        subject.cache->activate_past_recording();
-        subject.model.record();
+        std::optional<std::int64_t> most;
+        if (!subject.setting.kind.fixed && random.one_in(2)) most = 1 + random.below(5);
+        subject.cache->activate_past_recording(most);
+        subject.model.record(most);
       }
       return "record";
     case 6:

@@ -202,6 +202,71 @@ void note_step(Subject& subject, const StepPlan& plan) {
   subject.model.append(plan.added);
 }
 
+namespace {
+
+void feed_keys(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
+  const KeyValue states = subject.states(plan, layer);
+  expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
+  states.keys.fill_(-7);  // what is kept does not alias what was given
+  states.values.fill_(-7);
+}
+
+void feed_convolution(Step& step, const Subject& subject, const StepPlan& plan, StateIndex state) {
+  const std::int64_t seen = subject.model.seen(), end = seen + plan.tokens();
+  const TokenRows rows = joined(subject.model.rows, plan.added);
+  const at::Tensor inputs = conv_inputs_of(rows, {seen, end}, state, subject.setting);
+  const at::Tensor found = step.update_conv_state(
+      state.layer, inputs, {.kernel_size = state.taps(), .index = state.index});
+  const at::Tensor expected =
+      conv_inputs_of(rows, {seen - state.taps() + 1, end}, state, subject.setting);
+  EXPECT_TRUE(at::equal(found, expected)) << found << expected;
+  inputs.fill_(-7);
+}
+
+void feed_recurrence(Step& step, const Subject& subject, const StepPlan& plan, StateIndex state) {
+  const CacheModel& model = subject.model;
+  const std::int64_t seen = model.seen(), end = seen + plan.tokens();
+  const TokenRows rows = joined(model.rows, plan.added);
+  const auto previous = step.recurrent_state(state.layer, state.index);
+  EXPECT_EQ(previous.has_value(), seen > 0);
+  if (previous) {
+    EXPECT_TRUE(at::equal(*previous,
+                          recurrent_states_of(rows, {seen, seen + 1}, state, subject.setting)[0]));
+  }
+  const std::int64_t wanted = step.wanted_states(state.layer);
+  EXPECT_EQ(wanted, model.wanted_states(state.layer, plan.tokens()));
+  const at::Tensor states =
+      recurrent_states_of(rows, {end - wanted + 1, end + 1}, state, subject.setting);
+  const at::Tensor last = step.update_recurrent_state(state.layer, states, state.index);
+  EXPECT_TRUE(at::equal(last, states[wanted - 1]));
+  states.fill_(-7);
+}
+
+}  // namespace
+
+std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, const StepPlan& plan,
+                                                    std::int64_t layer) {
+  std::vector<std::function<void(Step&)>> calls;
+  if (subject.model.has_keys(layer)) {
+    calls.push_back([&, layer](Step& step) { feed_keys(step, subject, plan, layer); });
+  }
+  for (std::int64_t index = 0; index < subject.model.convolutions(layer); ++index) {
+    calls.push_back([&, layer, index](Step& step) {
+      feed_convolution(step, subject, plan, {layer, index});
+    });
+  }
+  for (std::int64_t index = 0; index < subject.model.recurrences(layer); ++index) {
+    calls.push_back([&, layer, index](Step& step) {
+      feed_recurrence(step, subject, plan, {layer, index});
+    });
+  }
+  return calls;
+}
+
+void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
+  for (const auto& call : layer_calls(subject, plan, layer)) call(step);
+}
+
 void take_step(Subject& subject, const StepPlan& plan) {
   const CacheModel& model = subject.model;
   if (!model.fits(plan.tokens())) {
@@ -224,17 +289,15 @@ void take_step(Subject& subject, const StepPlan& plan) {
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
     EXPECT_EQ(step.visible(layer), model.visible(layer, plan.tokens()));
     EXPECT_EQ(step.query_offset(layer), model.seen());
-    const KeyValue states = subject.states(plan, layer);
-    expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
+    feed_layer(step, subject, plan, layer);
     EXPECT_EQ(step.visible(layer), model.visible(layer, plan.tokens()));
-    states.keys.fill_(-7);  // what is kept does not alias what was given
-    states.values.fill_(-7);
   }
   step.commit();
   note_step(subject, plan);
 }
 
 void take_round(Subject& subject, const StepPlan& plan) {
+  if (subject.model.has_states()) return take_step(subject, plan);
   StepPlan unknown{.added = plan.added};
   for (auto& row : unknown.added) {
     for (Token& token : row) token.id = {}, token.real = true;

@@ -1,6 +1,7 @@
 // A cache beside the model of what it should hold, and the operations and checks that go to both.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,12 +50,20 @@ struct Subject {
 
 // Operations; what they return is checked, and so are refusals, of steps without room among them.
 void take_step(Subject& subject, const StepPlan& plan);
-void take_round(Subject& subject, const StepPlan& plan);  // update() layer by layer, any order
+// update() layer by layer, in any order; a step where layers have states, which update() cannot
+// feed.
+void take_round(Subject& subject, const StepPlan& plan);
 void crop(Subject& subject, std::int64_t tokens);
 void select(Subject& subject, const std::vector<std::int64_t>& rows);
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
 void repeat(Subject& subject, std::int64_t repeats);
 void try_what_is_refused(Subject& subject);
+
+// What a layer is given in a step, call by call: its keys, then each of its states. What the cache
+// hands back is checked, and the tensors that were given are then written over.
+std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, const StepPlan& plan,
+                                                    std::int64_t layer);
+void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer);
 
 // Checks that a layer's view of a step is the model's, and appends to the model once all layers had
 // their turn.

@@ -37,9 +37,21 @@ void expect_undone(Subject& subject, const Subject& control, const StepPlan& nex
   EXPECT_EQ(difference(follower.digest(), subject.digest()), "");
 }
 
-void append_checked(Step& step, Subject& subject, const StepPlan& plan, std::int64_t layer) {
-  const KeyValue states = subject.states(plan, layer);
-  expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
+// States that fit no layer, where it has some, and keys that fit none.
+void offer_what_is_refused(Step& step, const Subject& subject, const StepPlan& plan,
+                           std::int64_t layer) {
+  const KeyValue keys = subject.states(plan, layer);
+  EXPECT_THROW(step.append(layer, keys.keys, {}), ValueError);
+  EXPECT_THROW(step.append(layer, keys.keys.narrow(2, 0, 0), keys.values), ValueError);
+  const at::Tensor& wrong = keys.keys;  // of four dimensions, and of another batch or tokens
+  EXPECT_THROW(step.update_conv_state(layer, wrong, {.kernel_size = 3}), ValueError);
+  EXPECT_THROW(step.update_recurrent_state(layer, wrong.narrow(0, 0, 0)), ValueError);
+}
+
+// Whether no layer from `layer` on has to be given anything.
+bool ends_here(const CacheModel& model, std::int64_t layer) {
+  while (layer < model.layers() && model.spec(layer).type == kDummy) ++layer;
+  return layer == model.layers();
 }
 
 // Dropped after any number of layers, or after keys that fit no layer.
@@ -48,20 +60,36 @@ void drop_at_every_layer(const Subject& start, const StepPlan& plan, const StepP
     Subject subject = start.clone();
     {
       Step step = subject.cache->begin_step(subject.input(plan));
-      for (std::int64_t layer = 0; layer < stop; ++layer)
-        append_checked(step, subject, plan, layer);
+      for (std::int64_t layer = 0; layer < stop; ++layer) feed_layer(step, subject, plan, layer);
       EXPECT_THROW(step.append(-1, {}, {}), ValueError);
       if (stop < start.model.layers()) {
-        const KeyValue states = subject.states(plan, stop);
-        EXPECT_THROW(step.append(stop, states.keys, {}), ValueError);
-        EXPECT_THROW(step.append(stop, states.keys.narrow(2, 0, 0), states.values), ValueError);
+        offer_what_is_refused(step, subject, plan, stop);
         // A cache that makes its layers lazily may be done with fewer.
-        if (subject.cache->layer_count() > stop) {
+        if (subject.cache->layer_count() > stop && !ends_here(start.model, stop)) {
           EXPECT_THROW(step.commit(), RuntimeError);
         }
       }
     }
     expect_undone(subject, start, next);
+  }
+}
+
+// Dropped between what one layer is given.
+void drop_within_every_layer(const Subject& start, const StepPlan& plan, const StepPlan& next) {
+  for (std::int64_t last = 0; last < start.model.layers(); ++last) {
+    for (std::size_t given = 1; given < layer_calls(start, plan, last).size(); ++given) {
+      Subject subject = start.clone();
+      {
+        Step step = subject.cache->begin_step(subject.input(plan));
+        for (std::int64_t layer = 0; layer < last; ++layer) feed_layer(step, subject, plan, layer);
+        const auto calls = layer_calls(subject, plan, last);
+        for (std::size_t i = 0; i < given; ++i) calls[i](step);
+        if (start.model.seen() > 0) {
+          EXPECT_THROW(step.commit(), RuntimeError);
+        }
+      }
+      expect_undone(subject, start, next);
+    }
   }
 }
 
@@ -80,8 +108,10 @@ bool step_with_refusal(Subject& subject, const StepPlan& plan, std::int64_t allo
   };
   Step step = subject.cache->begin_step(subject.input(plan));
   for (std::int64_t layer = 0; layer < subject.model.layers(); ++layer) {
-    attempt([&] { append_checked(step, subject, plan, layer); });
-    if (refused && !retry) return false;
+    for (const auto& call : layer_calls(subject, plan, layer)) {
+      attempt([&] { call(step); });
+      if (refused && !retry) return false;
+    }
   }
   attempt([&] { step.commit(); });
   if (refused && !retry) return false;
@@ -111,11 +141,13 @@ void refuse_in_operations(const Subject& start, const StepPlan& plan, const Step
   std::vector<Operation> operations = {
       [](Subject& s) { s.cache->reserve(s.cache->capacity().value_or(100)); },
       [](Subject& s) { (void)s.cache->clone(); },
-      [](Subject& s) { s.cache->batch_repeat_interleave(2); },
-      [&](Subject& s) {
-        const KeyValue states = s.states(plan, 0);
-        s.cache->update(states.keys, states.values, 0);
-      }};
+      [](Subject& s) { s.cache->batch_repeat_interleave(2); }};
+  if (!start.model.has_states()) {
+    operations.push_back([&](Subject& s) {
+      const KeyValue states = s.states(plan, 0);
+      s.cache->update(states.keys, states.values, 0);
+    });
+  }
   if (batch > 0) {
     const at::Tensor reversed = at::arange(batch - 1, -1, -1, at::kLong);
     operations.push_back([=](Subject& s) { s.cache->reorder_cache(reversed); });
@@ -157,6 +189,7 @@ class UndoneSteps : public ::testing::TestWithParam<Setting> {
 };
 
 TEST_P(UndoneSteps, DroppedAtEveryLayer) { sweep(4, drop_at_every_layer); }
+TEST_P(UndoneSteps, DroppedWithinEveryLayer) { sweep(2, drop_within_every_layer); }
 TEST_P(UndoneSteps, RefusedMemoryAtEveryAllocation) { sweep(4, refuse_every_allocation); }
 TEST_P(UndoneSteps, OperationsRefusedMemory) { sweep(2, refuse_in_operations); }
 
@@ -166,12 +199,12 @@ TEST_P(UndoneSteps, CacheMovesWhileAStepIsOpen) {
   take_step(subject, subject.plan(3));
   const StepPlan plan = subject.plan(2);
   Step first = subject.cache->begin_step(subject.input(plan));
-  append_checked(first, subject, plan, 0);
+  feed_layer(first, subject, plan, 0);
   LayeredCache moved = std::move(*subject.cache);
   Step step = std::move(first);
   EXPECT_THROW(first.commit(), RuntimeError);
   for (std::int64_t layer = 1; layer < subject.model.layers(); ++layer) {
-    append_checked(step, subject, plan, layer);
+    feed_layer(step, subject, plan, layer);
   }
   EXPECT_THROW(moved.crop(0), RuntimeError);
   EXPECT_THROW(moved.reset(), RuntimeError);
@@ -182,6 +215,24 @@ TEST_P(UndoneSteps, CacheMovesWhileAStepIsOpen) {
   expect_contract(subject);
 }
 
+// Gives a layer of its own what a step would.
+void feed_ports(Layer& layer, const Subject& subject, const StepPlan& plan) {
+  if (KeyValuePort* port = layer.key_values()) {
+    const KeyValue states = subject.states(plan, 0);
+    port->append(states.keys, states.values, layer.seen());
+  }
+  StatePort* port = layer.states();
+  if (port == nullptr) return;
+  for (std::int64_t i = 0; i < layer.spec().states; ++i) {
+    const StateIndex state{0, i};
+    port->update_conv_state(conv_inputs_of(plan.added, {0, plan.tokens()}, state, subject.setting),
+                            {.kernel_size = state.taps(), .index = i});
+    const std::int64_t wanted = port->wanted_states(plan.tokens());
+    port->update_recurrent_state(
+        recurrent_states_of(plan.added, {1, wanted + 1}, state, subject.setting), i);
+  }
+}
+
 // Invariant 6. Every ATen call counts, so nothing can allocate or write behind the memory's back.
 TEST_P(UndoneSteps, PublishTouchesNoTensor) {
   const Setting& setting = GetParam();
@@ -189,11 +240,12 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
     Subject subject(setting, 3);
     const std::unique_ptr<Layer> layer =
         setting.kind.registry.make(setting.kind.layers[i], subject.memory);
+    if (layer->key_values() == nullptr && layer->states() == nullptr) continue;  // keeps nothing
     if (setting.recorded) layer->activate_past_recording(std::nullopt);
     std::int64_t fed = 0;
     for (const std::int64_t tokens : {3, 1, 1, 1, 30, 1, 2, 9}) {
       if (layer->room().value_or(tokens) < tokens) continue;
-      const KeyValue states = subject.states(subject.plan(tokens), 0);
+      const StepPlan plan = subject.plan(tokens);
       fed += tokens;
       static thread_local std::int64_t calls = 0;
       calls = 0;
@@ -202,7 +254,7 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
             ++calls;
             return nullptr;
           }));
-      layer->key_values()->append(states.keys, states.values, layer->seen());
+      feed_ports(*layer, subject, plan);
       layer->seal();
       EXPECT_GT(calls, 0);  // the callback counts
       const std::int64_t allocations = subject.memory->allocations();
