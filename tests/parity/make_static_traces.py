@@ -10,14 +10,16 @@ import random
 import common
 import make_traces
 import torch
+import trace_model
 import transformers
-from make_traces import ERA, Refused, full, oracle_rows, runs, sliding
+from make_traces import full, sliding
+from trace_model import ERA, Refused, oracle_rows, runs
 from transformers import cache_utils as oracle
 
 COUNT = 160
 
 
-class StaticLayerModel(make_traces.LayerModel):
+class StaticLayerModel(trace_model.LayerModel):
     """A ring of the window, or a full layer with room for `most` tokens where no token can leave the window (F09)."""
 
     def __init__(self, kind, window, most):
@@ -39,7 +41,7 @@ class StaticLayerModel(make_traces.LayerModel):
             raise Refused("RuntimeError", "window-moved")
 
 
-class StaticModel(make_traces.Model):
+class StaticModel(trace_model.Model):
     def __init__(self, kinds, most):
         self.lazy, self.layers = False, [StaticLayerModel(kind, window, most) for kind, window in kinds]
 
@@ -267,7 +269,7 @@ def main():
         for trace in traces:
             for op in trace["ops"]:
                 faults[op.get("fault", "none")] = faults.get(op.get("fault", "none"), 0) + 1
-        document = {"made_with": common.made_with(__file__, make_traces.__file__), "traces": traces}
+        document = {"made_with": common.made_with(__file__, make_traces.__file__, trace_model.__file__), "traces": traces}
         common.write_json(common.GOLDENS / "traces" / f"{group}.json", document)
         print(group, len(traces), "traces,", sum(len(trace["ops"]) for trace in traces), "operations")
     print("operations by fault:", faults)

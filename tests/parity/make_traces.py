@@ -1,8 +1,8 @@
 """Writes goldens/traces: random operation sequences on the oracle's growing attention caches, with what is right.
 
-Right values come from `Model`, integers only, written from the rules in goldens/traces/README.md. The oracle runs beside
-it; where the two differ the script must know the reason, which the operation then carries as `fault`. In each such case
-the right outcome is that nothing changes, so the oracle goes on from a copy made before the operation.
+Right values come from trace_model.py. The oracle runs beside it; where the two differ the script must know the reason,
+which the operation then carries as `fault`. In each such case the right outcome is that nothing changes, so the oracle
+goes on from a copy made before the operation.
 """
 
 import copy
@@ -10,95 +10,13 @@ import random
 
 import common
 import torch
+import trace_model
 import transformers
+from trace_model import ERA, ROW, Model, Refused, oracle_rows, runs
 from transformers import cache_utils as oracle
 
-ROW, ERA = 10000, 100  # a token's number: position + 100 * (changes of the past before it) + 10000 * (row it was fed to)
 COUNT = 480
 LONGEST = 60
-
-
-class Refused(Exception):
-    """The right outcome is an error of this kind (kvcache's name) and no change; why the oracle may differ."""
-
-    def __init__(self, kind, reason):
-        super().__init__(kind)
-        self.kind, self.reason = kind, reason
-
-
-class LayerModel:
-    """One layer: how many tokens it saw, the position of the first it holds, and the held numbers of each row."""
-
-    def __init__(self, kind, window):
-        self.kind, self.window, self.recording = kind, window, False
-        self.forget()
-
-    def forget(self):
-        self.seen, self.first, self.rows = 0, 0, []
-
-    def needed(self, seen):
-        """The first position that a query at `seen` can see."""
-        return 0 if self.window is None else max(seen - self.window + 1, 0)
-
-    def mask_sizes(self, count):
-        return [self.seen - self.needed(self.seen) + count, self.needed(self.seen)]
-
-    def keep_from(self, position):
-        self.rows = [row[position - self.first :] for row in self.rows]
-        self.first = position
-
-    def update(self, numbers):
-        visible = self.needed(self.seen)
-        self.rows = [old + new for old, new in zip(self.rows or [[] for _ in numbers], numbers)]
-        returned = [row[visible - self.first :] for row in self.rows]
-        self.seen += len(numbers[0])
-        if not self.recording:
-            self.keep_from(self.needed(self.seen))
-        return returned
-
-    def check_crop(self, remove):
-        if remove > self.seen:
-            raise Refused("RuntimeError", "F07")
-        if remove > 0 and self.first > self.needed(self.seen - remove):
-            raise Refused("RuntimeError", "F06" if self.recording else "all-or-nothing")
-
-    def crop(self, remove):
-        self.seen -= remove
-        self.rows = [row[: self.seen - self.first] for row in self.rows]
-        self.keep_from(self.needed(self.seen))
-
-
-class Model:
-    """The whole cache: a list of layers; a lazily made one gets full layers as they are used."""
-
-    def __init__(self, kinds, lazy):
-        self.lazy = lazy
-        self.layers = [] if lazy else [LayerModel(kind, window) for kind, window in kinds]
-
-    def layer(self, index):
-        while self.lazy and len(self.layers) <= index:
-            self.layers.append(LayerModel("full_attention", None))
-        return self.layers[index]
-
-    def mask_sizes(self, index, count):
-        return self.layers[index].mask_sizes(count) if index < len(self.layers) else [count, 0]
-
-    def crop(self, n):
-        if n > 0:
-            raise Refused("ValueError", "crop-sign")
-        if n < 0 and not self.layers:
-            raise Refused("RuntimeError", "F07")
-        for layer in self.layers:
-            layer.check_crop(-n)
-        for layer in self.layers:
-            layer.crop(-n)
-
-    def max_length(self):
-        per_layer = [-1 if layer.window is None else layer.window for layer in self.layers]
-        return max(per_layer, default=-1), per_layer
-
-    def state(self):
-        return [(layer.seen, layer.rows if layer.seen else []) for layer in self.layers]
 
 
 def make_oracle(kinds, lazy):
@@ -115,10 +33,6 @@ def make_oracle(kinds, lazy):
     return transformers.DynamicCache(config=config)
 
 
-def oracle_rows(tensor):
-    return [] if tensor is None or tensor.numel() == 0 else tensor[:, 0, :, 0].long().tolist()
-
-
 def oracle_state(cache):
     states = []
     for layer in cache.layers:
@@ -126,17 +40,6 @@ def oracle_state(cache):
         assert rows == [[-x for x in row] for row in oracle_rows(layer.values)]
         states.append((layer.get_seq_length(), rows))
     return states
-
-
-def runs(row):
-    """Consecutive numbers as [first, count, first, count, ...]."""
-    out = []
-    for number in row:
-        if out and out[-2] + out[-1] == number:
-            out[-1] += 1
-        else:
-            out += [number, 1]
-    return out
 
 
 class Trace:
@@ -434,7 +337,7 @@ def main():
         for trace in traces:
             for op in trace["ops"]:
                 faults[op.get("fault", "none")] = faults.get(op.get("fault", "none"), 0) + 1
-        document = {"made_with": common.made_with(__file__), "traces": traces}
+        document = {"made_with": common.made_with(__file__, trace_model.__file__), "traces": traces}
         common.write_json(common.GOLDENS / "traces" / f"{group}.json", document)
         print(group, len(traces), "traces,", sum(len(trace["ops"]) for trace in traces), "operations")
     print("operations by fault:", faults)
