@@ -160,14 +160,13 @@ TokenRows whole_text(const Prompt& prompt, const Cache* cache) {
 std::int64_t keep_common_prefix(const Prompt& prompt, Cache& cache) {
   const std::int64_t seen = cache.history().seen();
   if (prompt.continuation || seen == 0) return 0;
-  std::optional<at::Tensor> valid = prompt.valid;
-  if (valid) valid = valid->to(at::kCPU).contiguous();
-  const std::int64_t common = cache.history().common_prefix(prompt.ids.to(at::kCPU), valid);
   // The last token is computed again if need be: its scores are what generation starts from.
-  const std::int64_t keep = std::min(common, prompt.tokens() - 1);
-  if (keep == seen) return keep;
-  if (keep > 0 && cache.can_crop(seen - keep)) {
-    cache.crop(keep - seen);
+  const std::int64_t most = prompt.tokens() - 1;
+  std::optional<at::Tensor> valid = prompt.valid;
+  if (valid) valid = valid->narrow(1, 0, most);
+  const std::int64_t keep = cache.can_reuse(prompt.ids.narrow(1, 0, most), valid);
+  if (keep > 0) {
+    if (keep < seen) cache.crop(keep - seen);
     return keep;
   }
   cache.reset();

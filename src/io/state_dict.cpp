@@ -166,6 +166,16 @@ at::Tensor StateDict::take(std::string_view name, at::IntArrayRef shape) const {
   return ledger_->load(full_name, found->second);
 }
 
+std::map<std::string, std::vector<std::int64_t>> StateDict::shapes() const {
+  std::map<std::string, std::vector<std::int64_t>> result;
+  for (auto at = ledger_->entries.lower_bound(prefix_); at != ledger_->entries.end(); ++at) {
+    const auto& [name, entry] = *at;
+    if (!name.starts_with(prefix_)) break;
+    result.emplace(name.substr(prefix_.size()), Ledger::shape_of(name, entry));
+  }
+  return result;
+}
+
 void StateDict::ignore_unused(std::string_view pattern) const {
   ledger_->ignored.push_back({prefix_, std::string(pattern)});
 }

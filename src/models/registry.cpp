@@ -4,6 +4,7 @@
 
 #include "kvcache/core/errors.h"
 #include "models/families.h"
+#include "models/fingerprint.h"
 
 namespace kvcache {
 
@@ -55,8 +56,10 @@ std::unique_ptr<CausalLM> load_model(const std::filesystem::path& folder,
   check_value(
       *chosen.dtype == at::kFloat || *chosen.dtype == at::kBFloat16 || *chosen.dtype == at::kHalf,
       "models run in float32, bfloat16 or float16, not in ", *chosen.dtype);
-  return families.find(config.model_type)
-      .build(config, StateDict::from_checkpoint(folder, chosen), chosen);
+  const StateDict weights = StateDict::from_checkpoint(folder, chosen);
+  std::unique_ptr<CausalLM> model = families.find(config.model_type).build(config, weights, chosen);
+  model->set_fingerprint(detail::fingerprint(config.model_type, folder / "config.json", weights));
+  return model;
 }
 
 }  // namespace kvcache

@@ -1,6 +1,9 @@
 #include "tests/contract/digest.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
+#include <map>
 
 #include "tests/support/stored.h"
 
@@ -13,24 +16,41 @@ std::string bytes_of(const at::Tensor& tensor) {
          std::string(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
 }
 
+// Tensors that lie in parts, and rows that all are one, count as what they stand for.
 class Collect final : public Visitor {
  public:
-  explicit Collect(Digest& digest) : digest_(digest) {}
+  Collect(Digest& digest, std::int64_t batch) : digest_(digest), batch_(batch) {}
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-    digest_.emplace_back(label(info.name),
-                         tensor.defined() ? bytes_of(live_of(info, tensor)) : "none");
+    std::vector<at::Tensor>& parts = tensors_[std::string(info.name)];
+    if (!tensor.defined()) return;
+    const at::Tensor live = live_of(info, tensor).cpu();
+    const bool one_row = !info.batch_dim && info.token_dim;
+    parts.push_back(one_row ? joined({live}, batch_) : live);
+    token_dims_[std::string(info.name)] = info.token_dim.value_or(0);
   }
   void count(std::string_view name, std::int64_t& value) override {
-    if (name == "seen") ++layer_;
+    if (name == "seen") end_layer();
     digest_.emplace_back(label(name), std::to_string(value));
+  }
+
+  void end_layer() {
+    for (const auto& [name, parts] : tensors_) {
+      digest_.emplace_back(label(name),
+                           parts.empty() ? "none" : bytes_of(at::cat(parts, token_dims_.at(name))));
+    }
+    tensors_.clear();
+    ++layer_;
   }
 
  private:
   std::string label(std::string_view name) const { return c10::str("layer ", layer_, " ", name); }
 
   Digest& digest_;
+  std::int64_t batch_;
   std::int64_t layer_ = -1;
+  std::map<std::string, std::vector<at::Tensor>> tensors_;  // of this layer, by name
+  std::map<std::string, std::int64_t> token_dims_;
 };
 
 template <typename Call>
@@ -46,8 +66,9 @@ std::string answer_of(const Call& call) {
 
 Digest digest_of(LayeredCache& cache) {
   Digest digest;
-  Collect collect(digest);
+  Collect collect(digest, cache.batch_size());
   cache.visit(collect);
+  collect.end_layer();
   const auto number = [&](std::string label, std::int64_t value) {
     digest.emplace_back(std::move(label), std::to_string(value));
   };

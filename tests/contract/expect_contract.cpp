@@ -76,8 +76,10 @@ void expect_bytes(Subject& subject) {
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
     states += state_bytes(subject, layer);
     if (!model.has_keys(layer)) continue;
-    elements += (model.seen() - model.first_held(layer)) * model.batch() * subject.setting.heads *
-                (kKeyDim + kValueDim);
+    const std::int64_t held = model.seen() - model.first_held(layer);
+    const std::int64_t shared = model.shared_tokens(layer);
+    elements +=
+        (shared + (held - shared) * model.batch()) * subject.setting.heads * (kKeyDim + kValueDim);
   }
   EXPECT_EQ(subject.cache->nbytes(),
             elements * std::int64_t(at::elementSize(subject.setting.dtype)) + states);
@@ -184,6 +186,10 @@ void try_what_is_refused(Subject& subject) {
   EXPECT_THROW(cache.reorder_cache(rows(std::vector<std::int64_t>(std::size_t(batch) + 1))),
                ValueError);
   EXPECT_THROW(cache.batch_repeat_interleave(0), ValueError);
+  EXPECT_THROW(cache.expand(0), ValueError);
+  if (batch > 1) {
+    EXPECT_THROW(cache.expand(2), RuntimeError);
+  }
   EXPECT_THROW(cache.reserve(-1), ValueError);
   if (const auto most = subject.model.capacity()) {
     EXPECT_THROW(cache.reserve(*most + 1), ValueError);

@@ -156,6 +156,7 @@ void CacheModel::append(const TokenRows& added) {
 
 void CacheModel::crop(std::int64_t tokens) {
   for (auto& row : rows) row.resize(row.size() - std::size_t(tokens));
+  shared_end_ = std::min(shared_end_, seen());
   for (LayerModel& layer : layers_) {
     layer.first = std::max(layer.first, first_needed(layer, seen()));
     layer.recorded = 0;
@@ -178,6 +179,7 @@ void CacheModel::record(std::optional<std::int64_t> max_tokens) {
 
 void CacheModel::reset() {
   rows.clear();
+  shared_end_ = 0;
   for (LayerModel& layer : layers_) layer.first = layer.recorded = 0;
 }
 
@@ -185,6 +187,11 @@ void CacheModel::select(const std::vector<std::int64_t>& indices) {
   TokenRows chosen;
   for (const std::int64_t index : indices) chosen.push_back(rows[std::size_t(index)]);
   rows = std::move(chosen);
+}
+
+void CacheModel::expand(std::int64_t count) {
+  if (count > 1) shared_end_ = seen();
+  if (!rows.empty()) rows.resize(std::size_t(count), TokenRows::value_type(rows[0]));
 }
 
 bool CacheModel::ids_known() const {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -93,6 +94,13 @@ class CacheModel {
   void record(std::optional<std::int64_t> max_tokens = {});
   void reset();
   void select(const std::vector<std::int64_t>& indices);
+  void expand(std::int64_t rows);
+
+  // Tokens that a layer holds once for all rows.
+  std::int64_t shared_tokens(std::int64_t layer) const {
+    const bool fixed = layers_[std::size_t(layer)].fixed.has_value();
+    return fixed ? 0 : std::max<std::int64_t>(shared_end_ - first_held(layer), 0);
+  }
 
   bool ids_known() const;
   std::int64_t real_tokens(std::int64_t row) const;
@@ -116,6 +124,7 @@ class CacheModel {
   static std::int64_t first_needed(const LayerModel& layer, std::int64_t seen);
 
   std::vector<LayerModel> layers_;
+  std::int64_t shared_end_ = 0;  // where growing layers hold one row for all
 };
 
 }  // namespace kvcache::testing

@@ -27,10 +27,27 @@ void change_to_a_copy(Subject& subject) {
   subject = std::move(copy);
 }
 
+// Goes on with one of two caches that share what they hold: what happens to the other does not
+// reach it.
+void change_to_a_fork(Subject& subject) {
+  Subject other = subject.fork();
+  EXPECT_EQ(difference(subject.digest(), other.digest()), "");
+  if (subject.random.one_in(2)) std::swap(subject, other);
+  const Digest before = subject.digest();
+  for (std::int64_t left = subject.random.below(3); left > 0; --left) {
+    take_step(other, other.random_plan());
+    crop(other, other.random.below(4));
+    if (other.model.batch() > 0) reorder(other, random_rows(other, other.model.batch()));
+    if (other.model.batch() == 1) expand(other, 2);
+  }
+  EXPECT_EQ(difference(before, subject.digest()), "");
+  subject.random = other.random;
+}
+
 std::string operate(Subject& subject) {
   Random& random = subject.random;
   const std::int64_t batch = subject.model.batch();
-  switch (random.below(16)) {
+  switch (random.below(20)) {
     case 0:
     case 1:
       take_round(subject, subject.random_plan());
@@ -69,6 +86,13 @@ std::string operate(Subject& subject) {
     case 11:
       change_to_a_copy(subject);
       return "copy";
+    case 12:
+    case 13:
+      change_to_a_fork(subject);
+      return "fork";
+    case 14:
+      if (batch <= 1) expand(subject, 1 + random.below(3));
+      return "expand";
     default:
       take_step(subject, subject.random_plan());
       return "step";

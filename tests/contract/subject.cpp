@@ -33,13 +33,19 @@ TokenRows joined(TokenRows rows, const TokenRows& added) {
   return rows;
 }
 
-std::vector<const void*> addresses(LayeredCache& cache) {
+struct Place {
+  const void* address;
+  bool kept;  // the cache may write there, or all rows are one: reorder leaves it where it is
+};
+
+std::vector<Place> places(LayeredCache& cache) {
   struct Collect final : Visitor {
-    void tensor(const TensorInfo&, at::Tensor& tensor) override {
-      found.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
+    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      found.push_back(
+          {tensor.defined() ? tensor.const_data_ptr() : nullptr, info.writable || !info.batch_dim});
     }
     void count(std::string_view, std::int64_t&) override {}
-    std::vector<const void*> found;
+    std::vector<Place> found;
   };
   Collect collect;
   cache.visit(collect);
@@ -79,10 +85,13 @@ Subject::Subject(const Setting& of, std::uint64_t seed)
   model.record();
 }
 
-Subject Subject::clone() const {
+Subject Subject::clone() const { return with(cache->clone()); }
+Subject Subject::fork() const { return with(cache->fork()); }
+
+Subject Subject::with(std::unique_ptr<Cache> made) const {
   Subject copy(setting, 0);
   copy.memory = memory;
-  copy.cache.reset(static_cast<LayeredCache*>(cache->clone().release()));
+  copy.cache.reset(static_cast<LayeredCache*>(made.release()));
   copy.model = model;
   copy.random = random;
   copy.next_content_ = next_content_;
@@ -343,10 +352,22 @@ void select(Subject& subject, const std::vector<std::int64_t>& rows) {
 }
 
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows) {
-  const auto before = addresses(*subject.cache);
+  const std::vector<Place> before = places(*subject.cache);
   subject.cache->reorder_cache(index_tensor(rows));
-  EXPECT_EQ(before, addresses(*subject.cache));
+  const std::vector<Place> after = places(*subject.cache);
+  ASSERT_EQ(before.size(), after.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EXPECT_TRUE(after[i].kept);
+    if (before[i].kept) {
+      EXPECT_EQ(before[i].address, after[i].address);
+    }
+  }
   subject.model.select(rows);
+}
+
+void expand(Subject& subject, std::int64_t rows) {
+  subject.cache->expand(rows);
+  subject.model.expand(rows);
 }
 
 void repeat(Subject& subject, std::int64_t repeats) {

@@ -31,6 +31,7 @@ struct Subject {
   Subject(const Setting& setting, std::uint64_t seed);
 
   Subject clone() const;
+  Subject fork() const;
 
   StepPlan plan(std::int64_t tokens);
   StepPlan random_plan();
@@ -45,6 +46,8 @@ struct Subject {
   Random random;
 
  private:
+  Subject with(std::unique_ptr<Cache> copy) const;
+
   std::int64_t next_content_ = 0;
 };
 
@@ -57,6 +60,7 @@ void crop(Subject& subject, std::int64_t tokens);
 void select(Subject& subject, const std::vector<std::int64_t>& rows);
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
 void repeat(Subject& subject, std::int64_t repeats);
+void expand(Subject& subject, std::int64_t rows);
 void try_what_is_refused(Subject& subject);
 
 // What a layer is given in a step, call by call: its keys, then each of its states. What the cache

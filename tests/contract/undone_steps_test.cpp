@@ -15,6 +15,7 @@ void prepare(Subject& subject) {
   const std::int64_t steps = subject.random.below(4);
   for (std::int64_t i = 0; i < steps; ++i) take_step(subject, subject.random_plan());
   if (subject.random.one_in(3)) crop(subject, subject.random.below(3));
+  if (subject.random.one_in(3)) (void)subject.cache->fork();
   if (subject.random.one_in(8)) subject.cache->reserve(subject.random.below(8));
 }
 
@@ -140,7 +141,7 @@ void refuse_in_operations(const Subject& start, const StepPlan& plan, const Step
   const std::int64_t batch = start.model.batch();
   std::vector<Operation> operations = {
       [](Subject& s) { s.cache->reserve(s.cache->capacity().value_or(100)); },
-      [](Subject& s) { (void)s.cache->clone(); },
+      [](Subject& s) { (void)s.cache->clone(); }, [](Subject& s) { (void)s.cache->fork(); },
       [](Subject& s) { s.cache->batch_repeat_interleave(2); }};
   if (!start.model.has_states()) {
     operations.push_back([&](Subject& s) {
@@ -148,6 +149,7 @@ void refuse_in_operations(const Subject& start, const StepPlan& plan, const Step
       s.cache->update(states.keys, states.values, 0);
     });
   }
+  if (batch == 1) operations.push_back([](Subject& s) { s.cache->expand(3); });
   if (batch > 0) {
     const at::Tensor reversed = at::arange(batch - 1, -1, -1, at::kLong);
     operations.push_back([=](Subject& s) { s.cache->reorder_cache(reversed); });
@@ -247,6 +249,7 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
       if (layer->room().value_or(tokens) < tokens) continue;
       const StepPlan plan = subject.plan(tokens);
       fed += tokens;
+      if (tokens == 2) (void)layer->fork();
       static thread_local std::int64_t calls = 0;
       calls = 0;
       const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(

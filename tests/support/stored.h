@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -34,22 +35,46 @@ inline std::vector<KeyValue> buffers(LayeredCache& cache) {
   return std::move(collect.layers);
 }
 
+// Parts of one tensor [batch or 1, heads, tokens, dim], oldest first, as one of `batch` rows; [0]
+// where there is none. Aliases a single part of all rows.
+inline at::Tensor joined(const std::vector<at::Tensor>& parts, std::int64_t batch) {
+  if (parts.empty()) return at::empty({0});
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& part : parts) {
+    rows.push_back(part.size(0) == batch ? part : part.expand({batch, -1, -1, -1}));
+  }
+  return rows.size() == 1 ? rows[0] : at::cat(rows, 2);
+}
+
 // The live keys and values of every layer, oldest first; [0] where a layer holds none yet. They
-// may alias the cache. For storages of plain "keys" and "values".
+// alias the cache unless they lie in parts. For storages of plain "keys" and "values".
 inline std::vector<KeyValue> stored(LayeredCache& cache) {
+  struct Parts {
+    std::vector<at::Tensor> keys, values;
+  };
   struct Collect final : Visitor {
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      const at::Tensor live = tensor.defined() ? live_of(info, tensor) : at::empty({0});
-      if (info.name == "keys") layers.push_back({live, live});
-      if (info.name == "values") layers.back().values = live;
+      if (fresh && info.name == "keys") layers.emplace_back();
+      fresh = fresh && info.name != "keys";
+      if (!tensor.defined()) return;
+      if (info.name == "keys") layers.back().keys.push_back(live_of(info, tensor));
+      if (info.name == "values") layers.back().values.push_back(live_of(info, tensor));
     }
-    void count(std::string_view, std::int64_t&) override {}
+    void count(std::string_view name, std::int64_t&) override {
+      if (name == "seen") fresh = true;
+    }
 
-    std::vector<KeyValue> layers;
+    std::vector<Parts> layers;
+    bool fresh = false;  // no keys of this layer came yet
   };
   Collect collect;
   cache.visit(collect);
-  return std::move(collect.layers);
+  std::vector<KeyValue> result;
+  for (const Parts& parts : collect.layers) {
+    result.push_back(
+        {joined(parts.keys, cache.batch_size()), joined(parts.values, cache.batch_size())});
+  }
+  return result;
 }
 
 }  // namespace kvcache::testing

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,11 +55,18 @@ class CountBytes final : public Visitor {
     for (const at::Tensor& part : live_parts(info, tensor)) {
       counts.live += static_cast<std::int64_t>(part.nbytes());
     }
-    counts.allocated += static_cast<std::int64_t>(tensor.nbytes());
+    // A part of a buffer keeps all of it alive, but once.
+    const c10::Storage& buffer = tensor.storage();
+    if (buffers_.insert(buffer.unsafeGetStorageImpl()).second) {
+      counts.allocated += static_cast<std::int64_t>(buffer.nbytes());
+    }
   }
   void count(std::string_view, std::int64_t&) override {}
 
   ByteCounts counts;
+
+ private:
+  std::set<const void*> buffers_;
 };
 
 // Refuses keys, values and inputs of convolutions of another dtype, where some are held. Throws
@@ -96,8 +104,24 @@ inline std::vector<std::int64_t> checked_rows(const at::Tensor& rows, std::int64
   return result;
 }
 
-// Row i of every tensor becomes old row rows[i]. First pass: all new tensors are made,
-// which may throw and changes nothing; second pass: they are taken over (`swap`).
+// A tensor of rows `rows` of `tensor`, with new memory; only what is promised is filled in.
+inline at::Tensor selected(const TensorInfo& info, const at::Tensor& tensor, const at::Tensor& rows,
+                           Memory& memory) {
+  const std::int64_t dim = info.batch_dim.value();
+  std::vector<std::int64_t> shape = tensor.sizes().vec();
+  shape[static_cast<std::size_t>(dim)] = rows.numel();
+  at::Tensor fresh =
+      memory.allocate(shape, {.dtype = tensor.scalar_type(), .device = tensor.device()});
+  const at::Tensor indices = rows.to(tensor.device());
+  const auto chosen = live_parts(info, tensor), target = live_parts(info, fresh);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    target[i].copy_(chosen[i].index_select(dim, indices));
+  }
+  return fresh;
+}
+
+// Row i of every tensor becomes old row rows[i]. First pass: all new tensors are made, which may
+// throw and changes nothing; second pass: they are taken over (`swap`).
 class SelectRows final : public Visitor {
  public:
   SelectRows(const std::vector<std::int64_t>& rows, Memory& memory)
@@ -107,17 +131,9 @@ class SelectRows final : public Visitor {
     if (!tensor.defined() || !info.batch_dim) return;
     if (swapping_) {
       tensor = std::move(made_[next_++]);
-      return;
+    } else {
+      made_.push_back(selected(info, tensor, rows_, memory_));
     }
-    std::vector<std::int64_t> shape = tensor.sizes().vec();
-    shape[static_cast<std::size_t>(*info.batch_dim)] = rows_.numel();
-    at::Tensor fresh =
-        memory_.allocate(shape, {.dtype = tensor.scalar_type(), .device = tensor.device()});
-    const auto chosen = live_parts(info, tensor), target = live_parts(info, fresh);
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-      target[i].copy_(chosen[i].index_select(*info.batch_dim, rows_.to(tensor.device())));
-    }
-    made_.push_back(std::move(fresh));
   }
   void count(std::string_view, std::int64_t&) override {}
 
@@ -132,7 +148,9 @@ class SelectRows final : public Visitor {
 };
 
 // Permutes rows in place through a scratch as large as the largest live tensor, so that addresses
-// stay and memory does not double. The first pass only measures; the scratch is all that can fail.
+// stay and memory does not double. Tensors that other caches read too are replaced by copies, and
+// those that all rows share stay. The first pass measures and copies; with the scratch it is all
+// that can fail.
 class ReorderRows final : public Visitor {
  public:
   ReorderRows(const std::vector<std::int64_t>& rows, Memory& memory)
@@ -140,22 +158,12 @@ class ReorderRows final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     if (!tensor.defined() || !info.batch_dim) return;
-    const auto parts = live_parts(info, tensor);
-    const Key key{tensor.device().str(), tensor.scalar_type()};
-    if (!writing_) {
-      check_state(info.writable, info.name,
-                  " are shared with another cache and cannot be reordered "
-                  "in place; use batch_select_indices");
-      Scratch& scratch = scratch_.try_emplace(key, Scratch{tensor.device()}).first->second;
-      for (const at::Tensor& part : parts) {
-        scratch.elements = std::max(scratch.elements, part.numel());
-      }
+    if (!info.writable) {
+      replace(info, tensor);
       return;
     }
-    for (const at::Tensor& part : parts) {
-      at::Tensor chosen = scratch_.at(key).buffer.narrow(0, 0, part.numel()).view(part.sizes());
-      at::index_select_out(chosen, part, *info.batch_dim, rows_.to(tensor.device()));
-      part.copy_(chosen);
+    for (const at::Tensor& part : live_parts(info, tensor)) {
+      writing_ ? write(part, *info.batch_dim) : measure(part);
     }
   }
   void count(std::string_view, std::int64_t&) override {}
@@ -176,10 +184,36 @@ class ReorderRows final : public Visitor {
     at::Tensor buffer = {};
   };
 
+  static Key key_of(const at::Tensor& tensor) {
+    return {tensor.device().str(), tensor.scalar_type()};
+  }
+
+  void replace(const TensorInfo& info, at::Tensor& tensor) {
+    if (writing_) {
+      tensor = std::move(copies_[next_++]);
+    } else {
+      copies_.push_back(selected(info, tensor, rows_, memory_));
+    }
+  }
+
+  void measure(const at::Tensor& live) {
+    Scratch& scratch = scratch_.try_emplace(key_of(live), Scratch{live.device()}).first->second;
+    scratch.elements = std::max(scratch.elements, live.numel());
+  }
+
+  void write(const at::Tensor& live, std::int64_t batch_dim) {
+    at::Tensor chosen =
+        scratch_.at(key_of(live)).buffer.narrow(0, 0, live.numel()).view(live.sizes());
+    at::index_select_out(chosen, live, batch_dim, rows_.to(live.device()));
+    live.copy_(chosen);
+  }
+
   at::Tensor rows_;
   Memory& memory_;
   bool writing_ = false;
   std::map<Key, Scratch> scratch_;
+  std::size_t next_ = 0;
+  std::vector<at::Tensor> copies_;  // of tensors that other caches read too
 };
 
 }  // namespace kvcache::detail

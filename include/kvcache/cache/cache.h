@@ -3,7 +3,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,11 +14,32 @@
 #include <vector>
 
 #include "kvcache/cache/step.h"
+#include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/core/view.h"
 
 namespace kvcache {
+
+class Cache;
+
+// What a cache held at some moment: a fork of it. See Cache::snapshot.
+class Snapshot {
+ public:
+  explicit Snapshot(std::unique_ptr<Cache> state) : state_(std::move(state)) {}
+
+  // A cache of its own; working on it changes what restore() goes back to.
+  Cache& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<Cache> state_;
+};
+
+// Bytes that a cache is going to allocate. See Cache::plan.
+struct CachePlan {
+  std::vector<std::int64_t> layers;  // of each
+  std::int64_t total = 0;
+};
 
 class Cache {
  public:
@@ -71,6 +94,23 @@ class Cache {
   // naming both sides; changes nothing.
   virtual void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) = 0;
 
+  // How many leading columns of a text, int64 or int32 [batch, n], with padding `valid` (bool
+  // [batch, n]; absent: none), equal what was seen in every row. 0 for another number of rows.
+  // Throws ValueError for tensors of another shape, RuntimeError if the tokens are not known.
+  std::int64_t common_prefix(const at::Tensor& ids,
+                             const std::optional<at::Tensor>& valid = std::nullopt) const;
+
+  // How many leading columns of a text crop() can make the cache hold, no more and no less: its
+  // common prefix, or less where a layer cannot go back so far; the least over all layers. 0: the
+  // cache must be reset. Arguments and errors as in common_prefix.
+  std::int64_t can_reuse(const at::Tensor& ids,
+                         const std::optional<at::Tensor>& valid = std::nullopt) const {
+    return reusable_prefix(common_prefix(ids, valid));
+  }
+
+  // The longest prefix of at most `length` of its tokens that crop can go back to; 0: none.
+  virtual std::int64_t reusable_prefix(std::int64_t length) const = 0;
+
   // Whether crop(-tokens) would be exact. What it says is what crop does.
   virtual bool can_crop(std::int64_t tokens) const = 0;
 
@@ -102,14 +142,73 @@ class Cache {
   // Every row `repeats` times, next to each other. Throws ValueError for repeats < 1.
   virtual void batch_repeat_interleave(std::int64_t repeats) = 0;
 
+  // Caches of the same kind and content with `split_size` rows each, in order; the last one has
+  // what is left. Throws ValueError for split_size < 1.
+  std::vector<std::unique_ptr<Cache>> batch_split(std::int64_t split_size);
+
+  // A new cache of the rows of this cache and then of `others`, of the same kind and layers.
+  // Shorter rows are padded on the left; where they then hold padding their positions do not count
+  // it. Throws ValueError, with nothing changed, for caches that differ in kind, layers, shapes,
+  // dtype or settings, and for empty ones.
+  virtual std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) = 0;
+
+  // Marks what the cache holds now. Costs what fork() costs.
+  Snapshot snapshot() { return Snapshot(fork()); }
+
+  // Goes back to what was held at a mark of this cache, or of one of the same kind and layers; a
+  // mark can be gone back to many times. Fixed addresses stay where the rows are as many. Throws
+  // ValueError for other layers; nothing has changed then.
+  virtual void restore(const Snapshot& mark) = 0;
+
+  // Every row of a cache of one row `rows` times, like batch_repeat_interleave; but growing layers
+  // keep what they hold once, and all rows read it. Throws ValueError for rows < 1 and RuntimeError
+  // for a cache of several rows; nothing has changed then.
+  virtual void expand(std::int64_t rows) = 0;
+
   // A deep copy: a cache of the same kind, layers and content.
   virtual std::unique_ptr<Cache> clone() = 0;
 
-  // Bytes of the keys and values held.
+  // Another cache of the same kind, layers and content, which shares what is held until one of the
+  // two writes to it: continuations of one prefix cost their own tokens only. Growing layers share;
+  // layers with fixed addresses and recurrent states are copied. Both may go on, crop, reorder and
+  // reset as they like, but not at the same time as the other is being forked.
+  virtual std::unique_ptr<Cache> fork() = 0;
+
+  // Bytes that the cache is going to allocate for so many rows and tokens in all, of so many bytes
+  // each: what allocated_bytes() says once they were seen, where sizes are fixed or room was
+  // reserved. Allocates nothing. Throws ValueError for numbers out of range, and for layers whose
+  // spec does not say how large their states are.
+  virtual CachePlan plan(const PlanInput& input) const = 0;
+
+  // Bytes of what is held. Rows that share a prefix count it once; so does each of several caches
+  // that share it.
   virtual std::int64_t nbytes() = 0;
 
-  // Bytes reserved for them, spare room included.
+  // Bytes reserved for it, spare room included; shared ones counted likewise.
   virtual std::int64_t allocated_bytes() = 0;
 };
+
+inline std::int64_t Cache::common_prefix(const at::Tensor& ids,
+                                         const std::optional<at::Tensor>& valid) const {
+  check_value(ids.defined() && ids.dim() == 2 &&
+                  (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
+              "a text must be int64 or int32 [batch, tokens]");
+  check_value(!valid || (valid->sizes() == ids.sizes() && valid->scalar_type() == at::kBool),
+              "a text's padding must be bool of its shape, ", ids.sizes());
+  std::optional<at::Tensor> real = valid;
+  if (real) real = real->to(at::kCPU).contiguous();
+  return history().common_prefix(ids.to(at::kCPU, at::kLong).contiguous(), real);
+}
+
+inline std::vector<std::unique_ptr<Cache>> Cache::batch_split(std::int64_t split_size) {
+  check_value(split_size >= 1, "rows cannot be split into parts of ", split_size);
+  std::vector<std::unique_ptr<Cache>> parts;
+  for (std::int64_t row = 0; row < batch_size(); row += split_size) {
+    parts.push_back(fork());
+    const std::int64_t end = std::min(row + split_size, batch_size());
+    parts.back()->batch_select_indices(at::arange(row, end, at::kLong));
+  }
+  return parts;
+}
 
 }  // namespace kvcache

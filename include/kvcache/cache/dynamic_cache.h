@@ -33,12 +33,12 @@ class DynamicCache final : public LayeredCache {
   explicit DynamicCache(const HasLayerSpecs auto& config, DynamicCacheOptions options = {})
       : DynamicCache(std::vector<LayerSpec>(config.layer_specs()), std::move(options)) {}
 
-  std::unique_ptr<Cache> clone() override {
-    return std::unique_ptr<Cache>(new DynamicCache(clone_layers()));
-  }
-
  private:
   explicit DynamicCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
+
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
+    return std::unique_ptr<LayeredCache>(new DynamicCache(std::move(layers)));
+  }
 
   static constexpr std::string_view kKind = "dynamic";
 };

@@ -255,17 +255,28 @@ class LayerStack {
   }
 
   LayerStack clone(std::unique_ptr<Placement> placement) {
+    return copied(std::move(placement), [](Layer& layer) { return layer.clone(); });
+  }
+
+  // The same with layers that share what they hold. See Layer::fork.
+  LayerStack fork(std::unique_ptr<Placement> placement) {
+    return copied(std::move(placement), [](Layer& layer) { return layer.fork(); });
+  }
+
+  // One with the same registry and settings that has no layers yet.
+  LayerStack clone_without_layers(std::unique_ptr<Placement> placement) const {
     LayerStack copy({}, registry_, memory_, std::move(placement));
     copy.lazy_ = lazy_;
     copy.reserved_ = reserved_;
     copy.last_readers_ = last_readers_;
-    for (std::int64_t i = 0; i < size(); ++i) {
-      touch_for_visit(i);
-      copy.layers_.push_back((*this)[i].clone());
-    }
-    copy.history = history;
-    copy.batch = batch;
     return copy;
+  }
+
+  // Goes on with other layers of the same kinds, and what they have seen.
+  void take(std::vector<std::unique_ptr<Layer>> layers, History seen, std::int64_t rows) noexcept {
+    layers_ = std::move(layers);
+    history = std::move(seen);
+    batch = rows;
   }
 
   Placement& placement() { return *placement_; }
@@ -275,6 +286,18 @@ class LayerStack {
   std::int64_t batch = 0;  // rows; 0 until the first keys come in
 
  private:
+  template <typename Copy>
+  LayerStack copied(std::unique_ptr<Placement> placement, const Copy& copy_of) {
+    LayerStack copy = clone_without_layers(std::move(placement));
+    for (std::int64_t i = 0; i < size(); ++i) {
+      touch_for_visit(i);
+      copy.layers_.push_back(copy_of((*this)[i]));
+    }
+    copy.history = history;
+    copy.batch = batch;
+    return copy;
+  }
+
   // Refuses a donor that is no earlier layer with keys of its own. Throws ValueError.
   void note_donor(std::int64_t index) {
     const LayerSpec& spec = (*this)[index].spec();

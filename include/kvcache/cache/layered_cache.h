@@ -83,6 +83,8 @@ class LayeredCache : public Cache {
     return least;
   }
 
+  std::int64_t reusable_prefix(std::int64_t length) const override;
+
   bool can_crop(std::int64_t tokens) const override {
     const std::int64_t seen = stack_->check_whole();
     if (tokens < 0 || tokens > seen) return false;
@@ -127,10 +129,21 @@ class LayeredCache : public Cache {
     select_rows(rows);
   }
 
+  std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
+  void restore(const Snapshot& mark) override;
+  void expand(std::int64_t rows) override;
+
   std::unique_ptr<Cache> clone() override {
-    return std::make_unique<LayeredCache>(kind_, clone_layers());
+    stack_->check_whole();
+    return with_layers(stack_->clone(std::make_unique<Resident>()));
   }
 
+  std::unique_ptr<Cache> fork() override {
+    stack_->check_whole();
+    return with_layers(stack_->fork(std::make_unique<Resident>()));
+  }
+
+  CachePlan plan(const PlanInput& input) const override;
   std::int64_t nbytes() override { return count_bytes().live; }
   std::int64_t allocated_bytes() override { return count_bytes().allocated; }
 
@@ -141,10 +154,9 @@ class LayeredCache : public Cache {
   }
 
  protected:
-  // A deep copy of the layers and all they have seen. Throws RuntimeError while a step is open.
-  LayerStack clone_layers() {
-    stack_->check_whole();
-    return stack_->clone(std::make_unique<Resident>());
+  // A cache of this class with other layers; classes derived from this one override it.
+  virtual std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const {
+    return std::make_unique<LayeredCache>(kind_, std::move(layers));
   }
 
   // Makes the buffers of layers of a fixed size ahead of the first keys, one shape a layer. Throws
@@ -153,6 +165,17 @@ class LayeredCache : public Cache {
   void make_buffers(const std::vector<KeyValueShape>& shapes);
 
  private:
+  friend class CacheFile;  // cache/serialization.h
+
+  // Refuses a cache of other layers than this one's. Throws ValueError.
+  LayeredCache& checked_like(Cache& other) const;
+
+  // Layers of this cache's kinds and settings that hold nothing.
+  std::vector<std::unique_ptr<Layer>> empty_layers();
+
+  // Goes on with layers like this cache's; buffers of a fixed size keep their addresses.
+  void take_over(std::vector<std::unique_ptr<Layer>> layers, History history, std::int64_t rows);
+
   static constexpr std::int64_t kMostRepeats = 65'536;
   static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // that can be reserved
 
@@ -287,3 +310,5 @@ inline void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
 }
 
 }  // namespace kvcache
+
+#include "kvcache/cache/whole_cache_operations.h"

@@ -27,12 +27,12 @@ class MambaCache final : public LayeredCache {
   explicit MambaCache(const HasLayerSpecs auto& config, MambaCacheOptions options = {})
       : MambaCache(std::vector<LayerSpec>(config.layer_specs()), std::move(options)) {}
 
-  std::unique_ptr<Cache> clone() override {
-    return std::unique_ptr<Cache>(new MambaCache(clone_layers()));
-  }
-
  private:
   explicit MambaCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
+
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
+    return std::unique_ptr<LayeredCache>(new MambaCache(std::move(layers)));
+  }
 
   static LayerStack make_stack(const std::vector<LayerSpec>& layers, MambaCacheOptions options) {
     check_value(!layers.empty(), "a Mamba cache is made of a model's layers: MambaCache(",

@@ -60,12 +60,12 @@ class StaticCache final : public LayeredCache {
     as_many ? reorder_cache(rows) : LayeredCache::batch_select_indices(rows);
   }
 
-  std::unique_ptr<Cache> clone() override {
-    return std::unique_ptr<Cache>(new StaticCache(clone_layers()));
-  }
-
  private:
   explicit StaticCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
+
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
+    return std::unique_ptr<LayeredCache>(new StaticCache(std::move(layers)));
+  }
 
   static LayerStack make_stack(const std::vector<LayerSpec>& layers, StaticCacheOptions options) {
     check_value(!layers.empty(),

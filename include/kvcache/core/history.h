@@ -19,6 +19,43 @@ namespace kvcache {
 
 class History {
  public:
+  // All that a history knows, in tensors on the CPU: to be saved, or joined with others.
+  struct Content {
+    at::Tensor ids;          // int64 [batch, seen], contiguous; any number where not known
+    at::Tensor valid;        // bool [batch, seen], contiguous: false where a row holds padding
+    at::Tensor stamps;       // int64 [batch], contiguous
+    std::int64_t known = 0;  // leading tokens whose ids are known
+  };
+
+  History() = default;
+
+  // Requires tensors as Content says, and known <= seen.
+  explicit History(const Content& content)
+      : rows_(index(content.ids.size(0))), seen_(content.ids.size(1)), known_(content.known) {
+    const auto* ids = content.ids.const_data_ptr<std::int64_t>();
+    const bool* valid = content.valid.const_data_ptr<bool>();
+    const auto* stamp = content.stamps.const_data_ptr<std::int64_t>();
+    for (Row& row : rows_) {
+      row.ids.assign(ids, ids + seen_);
+      row.valid.assign(valid, valid + seen_);
+      row.count();
+      row.stamp = *stamp++;
+      ids += seen_;
+      valid += seen_;
+    }
+  }
+
+  Content content() const {
+    at::Tensor stamps = at::empty({batch()}, at::kLong);
+    std::transform(rows_.begin(), rows_.end(), stamps.data_ptr<std::int64_t>(),
+                   [](const Row& row) { return row.stamp; });
+    return {
+        .ids = to_tensor<std::int64_t>(at::kLong, [](const Row& row) { return row.ids.data(); }),
+        .valid = valid(),
+        .stamps = stamps,
+        .known = known_};
+  }
+
   // Tokens seen, real ones and padding.
   std::int64_t seen() const noexcept { return seen_; }
   std::int64_t batch() const noexcept { return static_cast<std::int64_t>(rows_.size()); }

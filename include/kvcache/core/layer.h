@@ -79,6 +79,16 @@ class StatePort {
   virtual at::Tensor update_recurrent_state(const at::Tensor& states, std::int64_t index) = 0;
 };
 
+// Picks the constructor that shares what is held, for Layer::fork, instead of the one that copies.
+struct Sharing {};
+
+// How much is to be held: see Layer::planned_bytes.
+struct PlanInput {
+  std::int64_t batch = 1;   // rows
+  std::int64_t tokens = 0;  // seen by each, at least 1
+  at::ScalarType dtype = at::kFloat;
+};
+
 // Phases of a step, in order: stage (append), seal, publish, and settle at the next touch; or
 // discard at any time before publish.
 class Layer {
@@ -125,6 +135,15 @@ class Layer {
   // Whether crop(-tokens) would be exact. True for 0.
   virtual bool can_crop(std::int64_t tokens) const = 0;
 
+  // The longest prefix, of at most `length` of its tokens, that crop can go back to; 0: none.
+  virtual std::int64_t reusable_prefix(std::int64_t length) const {
+    return can_crop(seen_ - length) ? length : 0;
+  }
+
+  // Bytes that the layer allocates for so many tokens: in all, where its size is fixed; else if
+  // room for them was reserved. Absent: its spec does not say how large what it holds is.
+  virtual std::optional<std::int64_t> planned_bytes(const PlanInput&) const { return std::nullopt; }
+
   // Takes the last `tokens` tokens back, and frees recorded state that the next step will not read.
   // Requires can_crop(tokens).
   void crop(std::int64_t tokens) {
@@ -154,6 +173,15 @@ class Layer {
 
   // A deep copy. No step may be open.
   virtual std::unique_ptr<Layer> clone() const = 0;
+
+  // Another layer of the same class and content, which shares what is held until one of them writes
+  // to it. A layer that cannot share, as its addresses are fixed or its states small, gives a copy.
+  // What it throws has changed nothing that is promised. No step may be open.
+  virtual std::unique_ptr<Layer> fork() { return clone(); }
+
+  // Makes what is held of one row what any number of rows read, where the layer can: visit() then
+  // lists it without a batch dimension. Requires a batch of one row.
+  virtual void share_rows() {}
 
  protected:
   Layer(const Layer&) = default;

@@ -19,13 +19,16 @@ enum class Role {
 };
 
 struct TensorInfo {
-  std::string_view name;  // unique within its layer, such as "keys"
+  // Unique within its layer, such as "keys"; where several tensors have one name they are parts of
+  // one, which adjoin along token_dim, oldest first.
+  std::string_view name;
   Role role = Role::attention;
   std::optional<std::int64_t> batch_dim = {};  // dimension of the rows; absent: shared by all rows
   std::optional<std::int64_t> token_dim = {};  // dimension of the slots; absent: not per token
   // Slots whose content is promised, oldest first. Beyond the last slot they go on at the first.
   Range live = {};
-  bool writable = true;  // false: shared with another cache, never write in place
+  std::optional<std::int64_t> slots = {};  // of token_dim, where their number is fixed
+  bool writable = true;                    // false: shared with another cache, never write in place
 };
 
 class Visitor {
@@ -34,10 +37,11 @@ class Visitor {
 
   // Called for every tensor slot, also an empty (undefined) one. The handle may be replaced by a
   // tensor of the same layout but another number of rows; in place it may be written only if
-  // `info.writable`.
+  // `info.writable`. In a layer that was reset, a visitor may also set every integer, and fill
+  // tensors whose live slots, from those integers, then hold what is promised.
   virtual void tensor(const TensorInfo& info, at::Tensor& tensor) = 0;
 
-  // Called for every integer of state.
+  // Called for every integer of state, before the tensors that depend on it.
   virtual void count(std::string_view name, std::int64_t& value) = 0;
 };
 

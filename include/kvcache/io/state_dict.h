@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvcache {
 
@@ -62,6 +63,9 @@ class StateDict {
   // `shape` that take no memory, so that the model goes on and finds its other faults. Throws
   // ValueError only for a negative size in `shape`, and for BOOL data other than 0 and 1.
   at::Tensor take(std::string_view name, at::IntArrayRef shape) const;
+
+  // Shapes of all weights of this view, by name. Reads headers only; does not count as use.
+  std::map<std::string, std::vector<std::int64_t>> shapes() const;
 
   // Weights of this view that match `pattern` ('*' any text, '?' one character) may stay unused,
   // e.g. "*.rotary_emb.inv_freq" of old checkpoints.

@@ -25,6 +25,11 @@ class AttentionHalf final : public KeyValuePort {
         retention_(other.retention_),
         storage_(other.storage_->clone()),
         record_(other.record_) {}
+  AttentionHalf(AttentionHalf& other, Sharing)
+      : spec_(other.spec_),
+        retention_(other.retention_),
+        storage_(other.storage_->fork()),
+        record_(other.record_) {}
   AttentionHalf& operator=(const AttentionHalf&) = delete;
 
   Visible visible(std::int64_t seen, std::int64_t tokens) const override {
@@ -71,10 +76,14 @@ class AttentionHalf final : public KeyValuePort {
 
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.
-  void reserve(std::int64_t tokens) {
-    const std::optional<std::int64_t> bound = retention_.bound();
-    storage_->reserve(bound && record_ < tokens ? std::min(tokens, 2 * (*bound + record_))
-                                                : tokens);
+  void reserve(std::int64_t tokens) { storage_->reserve(room_for(tokens)); }
+
+  // Bytes allocated once room for input.tokens was reserved; absent where the spec lacks sizes.
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input) const {
+    if (spec_.kv_heads == 0 || spec_.key_dim == 0 || spec_.value_dim == 0) return std::nullopt;
+    return input.batch * spec_.kv_heads * (spec_.key_dim + spec_.value_dim) *
+           storage_->planned_slots(room_for(input.tokens)) *
+           static_cast<std::int64_t>(c10::elementSize(input.dtype));
   }
 
   // Whether all that a query at `new_seen` needs is still held.
@@ -108,6 +117,11 @@ class AttentionHalf final : public KeyValuePort {
   const Storage& storage() const { return *storage_; }
 
  private:
+  std::int64_t room_for(std::int64_t tokens) const {
+    const std::optional<std::int64_t> bound = retention_.bound();
+    return bound && record_ < tokens ? std::min(tokens, 2 * (*bound + record_)) : tokens;
+  }
+
   std::int64_t keep_from(std::int64_t seen) const {
     return std::max(storage_->held().first, retention_.first_needed(seen - record_));
   }

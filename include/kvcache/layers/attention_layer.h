@@ -44,13 +44,21 @@ class AttentionLayer : public Layer {
   void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
     half_.activate_past_recording(max_tokens);
   }
-  // Classes derived from this one override it, so that a copy keeps its class.
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input) const override {
+    return half_.planned_bytes(input);
+  }
+  void share_rows() override { half_.storage().share_rows(); }
+
+  // Classes derived from this one override it, so that a copy keeps its class; and fork(), where
+  // their storage can share.
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new AttentionLayer(*this));
   }
 
  protected:
   AttentionLayer(const AttentionLayer&) = default;
+  AttentionLayer(AttentionLayer& other, Sharing sharing)
+      : Layer(other), half_(other.half_, sharing) {}
 
   void publish_state(std::int64_t) noexcept override { half_.storage().publish(); }
   void crop_state(std::int64_t new_seen) override { half_.crop_to(new_seen); }

@@ -21,9 +21,14 @@ class DynamicChunkedLayer final : public AttentionLayer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new DynamicChunkedLayer(*this));
   }
+  std::unique_ptr<Layer> fork() override {
+    return std::unique_ptr<Layer>(new DynamicChunkedLayer(*this, Sharing{}));
+  }
 
  private:
   DynamicChunkedLayer(const DynamicChunkedLayer&) = default;
+  DynamicChunkedLayer(DynamicChunkedLayer& other, Sharing sharing)
+      : AttentionLayer(other, sharing) {}
 };
 
 }  // namespace kvcache

@@ -19,9 +19,13 @@ class DynamicLayer final : public AttentionLayer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new DynamicLayer(*this));
   }
+  std::unique_ptr<Layer> fork() override {
+    return std::unique_ptr<Layer>(new DynamicLayer(*this, Sharing{}));
+  }
 
  private:
   DynamicLayer(const DynamicLayer&) = default;
+  DynamicLayer(DynamicLayer& other, Sharing sharing) : AttentionLayer(other, sharing) {}
 };
 
 }  // namespace kvcache

@@ -20,9 +20,14 @@ class DynamicSlidingWindowLayer final : public AttentionLayer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new DynamicSlidingWindowLayer(*this));
   }
+  std::unique_ptr<Layer> fork() override {
+    return std::unique_ptr<Layer>(new DynamicSlidingWindowLayer(*this, Sharing{}));
+  }
 
  private:
   DynamicSlidingWindowLayer(const DynamicSlidingWindowLayer&) = default;
+  DynamicSlidingWindowLayer(DynamicSlidingWindowLayer& other, Sharing sharing)
+      : AttentionLayer(other, sharing) {}
 };
 
 }  // namespace kvcache

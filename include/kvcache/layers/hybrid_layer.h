@@ -62,13 +62,18 @@ class HybridLayer : public Layer {
     linear_.activate_past_recording(max_tokens);
   }
 
-  // Classes derived from this one override it, so that a copy keeps its class.
+  void share_rows() override { attention_.storage().share_rows(); }
+
+  // Classes derived from this one override it, so that a copy keeps its class; and fork(), where
+  // their storage can share.
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new HybridLayer(*this));
   }
 
  protected:
   HybridLayer(const HybridLayer&) = default;
+  HybridLayer(HybridLayer& other, Sharing sharing)
+      : Layer(other), attention_(other.attention_, sharing), linear_(other.linear_) {}
 
   void publish_state(std::int64_t tokens) noexcept override {
     attention_.storage().publish();

@@ -18,9 +18,14 @@ class LinearAttentionAndFullAttentionLayer final : public HybridLayer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new LinearAttentionAndFullAttentionLayer(*this));
   }
+  std::unique_ptr<Layer> fork() override {
+    return std::unique_ptr<Layer>(new LinearAttentionAndFullAttentionLayer(*this, Sharing{}));
+  }
 
  private:
   LinearAttentionAndFullAttentionLayer(const LinearAttentionAndFullAttentionLayer&) = default;
+  LinearAttentionAndFullAttentionLayer(LinearAttentionAndFullAttentionLayer& other, Sharing sharing)
+      : HybridLayer(other, sharing) {}
 };
 
 }  // namespace kvcache

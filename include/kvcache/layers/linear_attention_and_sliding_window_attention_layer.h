@@ -21,10 +21,17 @@ class LinearAttentionAndSlidingWindowAttentionLayer final : public HybridLayer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new LinearAttentionAndSlidingWindowAttentionLayer(*this));
   }
+  std::unique_ptr<Layer> fork() override {
+    return std::unique_ptr<Layer>(
+        new LinearAttentionAndSlidingWindowAttentionLayer(*this, Sharing{}));
+  }
 
  private:
   LinearAttentionAndSlidingWindowAttentionLayer(
       const LinearAttentionAndSlidingWindowAttentionLayer&) = default;
+  LinearAttentionAndSlidingWindowAttentionLayer(
+      LinearAttentionAndSlidingWindowAttentionLayer& other, Sharing sharing)
+      : HybridLayer(other, sharing) {}
 };
 
 }  // namespace kvcache

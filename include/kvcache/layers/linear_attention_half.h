@@ -102,11 +102,13 @@ class LinearAttentionHalf final : public StatePort {
   void visit(Visitor& visitor) {
     visitor.count("record_states", record_);
     visitor.count("recorded_states", recorded_);
+    check_value(recorded_ <= record_, "of at most ", record_, " states to take back there are ",
+                recorded_);
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
-      convolutions_[i].visit("convolution_" + std::to_string(i), visitor);
+      convolutions_[i].visit("convolution_" + std::to_string(i), recorded_, visitor);
     }
     for (std::size_t i = 0; i < recurrences_.size(); ++i) {
-      recurrences_[i].visit("recurrent_" + std::to_string(i), visitor);
+      recurrences_[i].visit("recurrent_" + std::to_string(i), recorded_, visitor);
     }
   }
 

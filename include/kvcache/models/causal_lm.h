@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,11 @@ class CausalLM {
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }  // of logits; layers may lie elsewhere
 
+  // Tells models apart in files of caches: model_type and a hash of config.json and of the weights'
+  // names and shapes. Empty for a model that load_model() did not make, unless it is given one.
+  const std::string& fingerprint() const { return fingerprint_; }
+  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
+
   // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
   // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,
   // an empty input or shapes that do not fit the cache, and RuntimeError where needs_whole_text();
@@ -125,6 +131,7 @@ class CausalLM {
   std::vector<LayerSpec> layers_;
   at::ScalarType dtype_;
   at::Device device_;
+  std::string fingerprint_;
 };
 
 }  // namespace kvcache

@@ -37,6 +37,8 @@ class FixedStorage final : public Storage {
 
   void reserve(std::int64_t) override {}  // all room is there from the first keys on
 
+  std::int64_t planned_slots(std::int64_t) const override { return slots_; }
+
   std::int64_t record_room(std::optional<std::int64_t> asked) const override {
     const std::int64_t slack = slots_ - options_.columns;
     const bool can_grow = held_.end == 0;
@@ -137,11 +139,18 @@ class FixedStorage final : public Storage {
     visitor.count("held_first", held_.first);
     visitor.count("held_end", held_.end);
     visitor.count("slots", slots_);
+    std::int64_t shape_fixed = shape_fixed_ ? 1 : 0;
+    visitor.count("shape_fixed", shape_fixed);
+    shape_fixed_ = shape_fixed != 0 || pinned_;
     const std::int64_t slot = held_.first % slots_;
-    const Range live{slot, slot + held_.length()};
-    visitor.tensor({.name = "keys", .batch_dim = 0, .token_dim = 2, .live = live}, buffer_.keys);
-    visitor.tensor({.name = "values", .batch_dim = 0, .token_dim = 2, .live = live},
-                   buffer_.values);
+    TensorInfo info{.name = "keys",
+                    .batch_dim = 0,
+                    .token_dim = 2,
+                    .live = {slot, slot + held_.length()},
+                    .slots = slots_};
+    visitor.tensor(info, buffer_.keys);
+    info.name = "values";
+    visitor.tensor(info, buffer_.values);
   }
 
   std::unique_ptr<Storage> clone() const override {

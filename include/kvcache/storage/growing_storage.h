@@ -1,6 +1,7 @@
 // Plain keys and values that grow with the text: one buffer each, appended in place, doubled when
 // full. Under a window the live slots move along the buffer and are brought back to its front now
-// and then, so a token costs the same at any length.
+// and then, so a token costs the same at any length. After a fork the older tokens lie in parts
+// that are shared, and the buffer holds those that came since.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "kvcache/storage/check.h"
+#include "kvcache/storage/shared_parts.h"
 #include "kvcache/storage/storage.h"
 
 namespace kvcache {
@@ -25,15 +27,17 @@ class GrowingStorage final : public Storage {
   std::optional<std::int64_t> capacity() const override { return std::nullopt; }
 
   void reserve(std::int64_t tokens) override {
-    if (buffer_.keys.defined() && tokens > slots()) move_to_front(allocate(buffer_, tokens));
+    const std::int64_t needed = tokens - tokens_in_parts();
+    if (buffer_.keys.defined() && needed > slots()) move_to_front(allocate(buffer_, needed));
     reserved_ = std::max(reserved_, tokens);
   }
 
+  std::int64_t planned_slots(std::int64_t tokens) const override {
+    return std::max(tokens, kSmallest);
+  }
+
   View stage(const StageInput& input) override {
-    if (buffer_.keys.defined()) {
-      detail::check_continues(buffer_.keys, input.keys, "keys");
-      detail::check_continues(buffer_.values, input.values, "values");
-    }
+    check_continues(input);
     const bool first_step = !buffer_.keys.defined();
     Staged staged{.tokens = input.tokens(), .keep_from = input.keep_from, .first_step = first_step};
     try {
@@ -49,11 +53,8 @@ class GrowingStorage final : public Storage {
   View read(const Visible& visible) const override {
     View view;
     view.visible = visible;
-    if (!buffer_.keys.defined()) return view;
-    const std::int64_t slot = start_ + visible.offset - held_.first;
-    view.batch = buffer_.keys.size(0);
-    view.segments.push_back({buffer_.keys.narrow(2, slot, visible.length),
-                             buffer_.values.narrow(2, slot, visible.length), visible.offset});
+    if (const KeyValue* held = sample()) view.batch = held->keys.size(0);
+    add_held(view, {visible.offset, visible.offset + visible.length});
     return view;
   }
 
@@ -62,14 +63,11 @@ class GrowingStorage final : public Storage {
   void publish() noexcept override {
     if (!staged_) return;
     const Range held{std::max(held_.first, staged_->keep_from), held_.end + staged_->tokens};
-    if (staged_->successor) {
-      buffer_ = std::move(*staged_->successor);
-      start_ = 0;
-    } else {
-      start_ += held.first - held_.first;
-    }
-    held_ = held;
+    if (staged_->successor) buffer_ = std::move(*staged_->successor);
+    const bool moved = staged_->successor.has_value();
     staged_.reset();
+    hold(held);
+    if (moved) start_ = 0;
   }
 
   void settle() override {}  // publish took the buffers over; nothing is owed
@@ -79,14 +77,12 @@ class GrowingStorage final : public Storage {
     staged_.reset();
   }
 
-  void trim(Range keep) override {
-    start_ += keep.first - held_.first;
-    held_ = keep;
-  }
+  void trim(Range keep) override { hold(keep); }
 
   void reset() noexcept override {
     staged_.reset();
     release();
+    parts_.clear();
     held_ = {};
     reserved_ = 0;
   }
@@ -94,7 +90,8 @@ class GrowingStorage final : public Storage {
   void visit(Visitor& visitor) override {
     visitor.count("held_first", held_.first);
     visitor.count("held_end", held_.end);
-    const Range live{start_, start_ + held_.length()};
+    parts_.visit(visitor);
+    const Range live{start_, start_ + tail().length()};
     visitor.tensor({.name = "keys", .batch_dim = 0, .token_dim = 2, .live = live}, buffer_.keys);
     visitor.tensor({.name = "values", .batch_dim = 0, .token_dim = 2, .live = live},
                    buffer_.values);
@@ -104,10 +101,34 @@ class GrowingStorage final : public Storage {
     auto copy = std::make_unique<GrowingStorage>(memory_);
     copy->reserved_ = reserved_;
     copy->held_ = held_;
-    copy->start_ = start_;
-    copy->buffer_ = buffer_;  // shared only until the next line
-    if (buffer_.keys.defined()) copy->move_to_front(copy->allocate(buffer_, slots()));
+    copy->parts_ = parts_.clone_all_rows(*memory_);
+    const KeyValue* like = buffer_.keys.defined() ? &buffer_ : last_part_of_rows();
+    if (like == nullptr) return copy;
+    const Range own = copy->tail();
+    copy->buffer_ = allocate(*like, std::max(own.length() - tail().length() + slots(), kSmallest));
+    View view;
+    add_held(view, own);
+    for (const Segment& segment : view.segments) {
+      const std::int64_t slot = segment.first - own.first;
+      copy->buffer_.keys.narrow(2, slot, segment.length()).copy_(segment.keys);
+      copy->buffer_.values.narrow(2, slot, segment.length()).copy_(segment.values);
+    }
     return copy;
+  }
+
+  std::unique_ptr<Storage> fork() override {
+    freeze();
+    auto copy = std::make_unique<GrowingStorage>(memory_);
+    copy->reserved_ = reserved_;
+    copy->held_ = held_;
+    copy->parts_ = parts_;
+    return copy;
+  }
+
+  void share_rows() override {
+    freeze();
+    release();
+    parts_.share_rows();
   }
 
  private:
@@ -120,6 +141,11 @@ class GrowingStorage final : public Storage {
     std::optional<KeyValue> successor = {};  // buffers to take over, where the step passed by
   };
 
+  // Positions in the buffer: those after the parts.
+  Range tail() const { return {std::max(held_.first, parts_.end()), held_.end}; }
+
+  std::int64_t tokens_in_parts() const { return tail().first - held_.first; }
+
   std::int64_t slots() const { return buffer_.keys.defined() ? buffer_.keys.size(2) : 0; }
 
   void release() noexcept {
@@ -128,17 +154,59 @@ class GrowingStorage final : public Storage {
   }
 
   KeyValue allocate(const KeyValue& like, std::int64_t slots) const {
-    const auto make = [&](const at::Tensor& t) {
-      return memory_->allocate({t.size(0), t.size(1), slots, t.size(3)},
-                               {.dtype = t.scalar_type(), .device = t.device()});
+    return detail::allocate_slots(*memory_, like, slots);
+  }
+
+  // Keys and values as they are held; null before the first.
+  const KeyValue* sample() const {
+    if (buffer_.keys.defined()) return &buffer_;
+    return parts_.empty() ? nullptr : &parts_.list().back().states;
+  }
+
+  const KeyValue* last_part_of_rows() const {
+    return parts_.empty() || parts_.list().back().all_rows ? nullptr : &parts_.list().back().states;
+  }
+
+  // Refuses what does not go on from what is held; a part that all rows share takes any number of
+  // them.
+  void check_continues(const StageInput& input) const {
+    const KeyValue* held = sample();
+    if (held == nullptr) return;
+    const bool any_rows = !buffer_.keys.defined() && parts_.list().back().all_rows;
+    const auto rows = [&](const at::Tensor& t) {
+      return any_rows ? t.expand({input.keys.size(0), -1, -1, -1}) : t;
     };
-    return {make(like.keys), make(like.values)};
+    detail::check_continues(rows(held->keys), input.keys, "keys");
+    detail::check_continues(rows(held->values), input.values, "values");
+  }
+
+  // Makes `held`, which begins no earlier than before, what is promised.
+  void hold(Range held) noexcept {
+    const std::int64_t first = tail().first;
+    held_ = held;
+    parts_.trim(held, /*as_sample=*/!buffer_.keys.defined());
+    start_ = tail().first < first ? 0 : start_ + tail().first - first;
+  }
+
+  // Turns the buffer into a part that other caches may read. Changes nothing that is promised.
+  void freeze() {
+    const Range own = tail();
+    if (buffer_.keys.defined() && (own.length() > 0 || parts_.empty())) {
+      const auto used = [&](const at::Tensor& t) {
+        return t.narrow(2, 0, std::max<std::int64_t>(start_ + own.length(), 1));
+      };
+      parts_.add(
+          {.states = {used(buffer_.keys), used(buffer_.values)}, .tokens = own, .slot = start_},
+          *memory_);
+      release();
+    }
+    parts_.share();
   }
 
   // Copies the live slots to the front of `target`, which may be this buffer where source and
   // target do not overlap, and goes on with it.
   void move_to_front(KeyValue target) {
-    const std::int64_t live = held_.length();
+    const std::int64_t live = tail().length();
     target.keys.narrow(2, 0, live).copy_(buffer_.keys.narrow(2, start_, live));
     target.values.narrow(2, 0, live).copy_(buffer_.values.narrow(2, start_, live));
     buffer_ = std::move(target);
@@ -147,14 +215,15 @@ class GrowingStorage final : public Storage {
 
   // Slots of a new buffer: what was asked for if that will do, else twice the need.
   std::int64_t slots_for(std::int64_t needed) const {
-    return std::max(reserved_ >= needed ? reserved_ : 2 * needed, kSmallest);
+    const std::int64_t reserved = reserved_ - tokens_in_parts();
+    return std::max(reserved >= needed ? reserved : 2 * needed, kSmallest);
   }
 
-  bool fits(std::int64_t tokens) const { return start_ + held_.length() + tokens <= slots(); }
+  bool fits(std::int64_t tokens) const { return start_ + tail().length() + tokens <= slots(); }
 
   // Whether moving the live slots to the front, where they may not overlap themselves, makes room.
   bool fits_at_front(std::int64_t tokens) const {
-    return start_ >= held_.length() && held_.length() + tokens <= slots();
+    return start_ >= tail().length() && tail().length() + tokens <= slots();
   }
 
   // A long step under a window, of which only a tail will be kept, need not enter a buffer that is
@@ -170,33 +239,36 @@ class GrowingStorage final : public Storage {
   // present ones.
   View pass_by(const StageInput& input, Staged& staged) const {
     const std::int64_t kept = input.seen + input.tokens() - input.keep_from;
-    KeyValue tail = allocate({input.keys, input.values}, slots_for(kept));
+    KeyValue successor = allocate({input.keys, input.values}, slots_for(kept));
     const std::int64_t skipped = input.tokens() - kept;
-    tail.keys.narrow(2, 0, kept).copy_(input.keys.narrow(2, skipped, kept));
-    tail.values.narrow(2, 0, kept).copy_(input.values.narrow(2, skipped, kept));
-    staged.successor = std::move(tail);
-    const std::int64_t before = input.visible.length - input.tokens();
-    if (before == 0) return as_view({input.keys, input.values}, input);
-    const std::int64_t slot = start_ + input.visible.offset - held_.first;
-    const auto joined = [&](const at::Tensor& old, const at::Tensor& added) {
-      return at::cat({old.narrow(2, slot, before), added}, 2);
-    };
-    return as_view({joined(buffer_.keys, input.keys), joined(buffer_.values, input.values)}, input);
+    successor.keys.narrow(2, 0, kept).copy_(input.keys.narrow(2, skipped, kept));
+    successor.values.narrow(2, 0, kept).copy_(input.values.narrow(2, skipped, kept));
+    staged.successor = std::move(successor);
+    View view = view_of(input);
+    parts_.add_segments(view, {input.visible.offset, input.seen});
+    const std::int64_t first = std::max(input.visible.offset, tail().first);
+    if (first == input.seen) {
+      view.segments.push_back({input.keys, input.values, input.seen});
+      return view;
+    }
+    const KeyValue old = in_buffer({first, input.seen});
+    view.segments.push_back(
+        {at::cat({old.keys, input.keys}, 2), at::cat({old.values, input.values}, 2), first});
+    return view;
   }
 
   View write(const StageInput& input) {
     make_room(input);
-    const std::int64_t end = start_ + held_.length();
+    const std::int64_t end = start_ + tail().length();
     buffer_.keys.narrow(2, end, input.tokens()).copy_(input.keys);
     buffer_.values.narrow(2, end, input.tokens()).copy_(input.values);
-    const std::int64_t slot = start_ + input.visible.offset - held_.first;
-    return as_view({buffer_.keys.narrow(2, slot, input.visible.length),
-                    buffer_.values.narrow(2, slot, input.visible.length)},
-                   input);
+    View view = view_of(input);
+    add_held(view, {input.visible.offset, input.seen + input.tokens()});
+    return view;
   }
 
   void make_room(const StageInput& input) {
-    const std::int64_t slots = slots_for(held_.length() + input.tokens());
+    const std::int64_t slots = slots_for(tail().length() + input.tokens());
     if (!buffer_.keys.defined()) {
       buffer_ = allocate({input.keys, input.values}, slots);
     } else if (!fits(input.tokens())) {
@@ -214,18 +286,33 @@ class GrowingStorage final : public Storage {
     return false;
   }
 
-  static View as_view(KeyValue states, const StageInput& input) {
+  static View view_of(const StageInput& input) {
     View view;
     view.visible = input.visible;
     view.batch = input.keys.size(0);
-    view.segments.push_back(
-        {std::move(states.keys), std::move(states.values), input.visible.offset});
     return view;
+  }
+
+  // Positions, from tail().first on, as they lie in the buffer.
+  KeyValue in_buffer(Range positions) const {
+    const std::int64_t slot = start_ + positions.first - tail().first;
+    return {buffer_.keys.narrow(2, slot, positions.length()),
+            buffer_.values.narrow(2, slot, positions.length())};
+  }
+
+  // Appends the segments of positions, those of parts first.
+  void add_held(View& view, Range positions) const {
+    parts_.add_segments(view, positions);
+    const std::int64_t first = std::max(positions.first, tail().first);
+    if (!buffer_.keys.defined() || first >= positions.end) return;
+    const KeyValue states = in_buffer({first, positions.end});
+    view.segments.push_back({states.keys, states.values, first});
   }
 
   std::shared_ptr<Memory> memory_;
   KeyValue buffer_;            // [batch, kv_heads, slots, head_dim] each, undefined while empty
-  std::int64_t start_ = 0;     // slot of position held_.first
+  std::int64_t start_ = 0;     // slot of position tail().first
+  detail::SharedParts parts_;  // tokens before the buffer's
   Range held_;                 // positions promised
   std::int64_t reserved_ = 0;  // tokens asked for by reserve()
   std::optional<Staged> staged_;

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -117,7 +117,15 @@ class ConvolutionStorage {
     start_ = live_ = context_ = 0;
   }
 
-  void visit(std::string_view name, Visitor& visitor) {
+  // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
+  // gives the convolution's taps.
+  void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
+    std::int64_t taps = holds() ? context_ + 1 : 0;
+    visitor.count(name + "_taps", taps);
+    if (!holds() && taps > 0) {
+      context_ = taps - 1;
+      live_ = context_ + recorded;
+    }
     visitor.tensor({.name = name,
                     .role = Role::convolution,
                     .batch_dim = 0,
@@ -281,7 +289,13 @@ class RecurrentStorage {
     start_ = live_ = 0;
   }
 
-  void visit(std::string_view name, Visitor& visitor) {
+  // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
+  // says how many states there are.
+  void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
+    const bool held = holds();
+    visitor.count(name + "_states", live_);
+    check_value(held || live_ == 0 || live_ == recorded || live_ == recorded + 1, name, " has ",
+                live_, " states, of which ", recorded, " are recorded");
     visitor.tensor({.name = name,
                     .role = Role::recurrent,
                     .batch_dim = 1,

@@ -46,6 +46,11 @@ class Storage {
   // Makes room for `tokens` tokens, at once or with the first keys.
   virtual void reserve(std::int64_t tokens) = 0;
 
+  // Tokens that its buffers have room for once so much was reserved, before the first keys.
+  virtual std::int64_t planned_slots(std::int64_t tokens) const {
+    return capacity().value_or(tokens);
+  }
+
   // How many tokens older than a window it can keep, of `asked` ones; absent: as many as it can.
   // Throws RuntimeError if its size is fixed and less than what is asked.
   virtual std::int64_t record_room(std::optional<std::int64_t> asked) const {
@@ -67,7 +72,8 @@ class Storage {
   // what is held; what it throws has changed nothing.
   virtual View stage(const StageInput& input) = 0;
 
-  // What is held of `visible`, without a step. Requires its columns to lie within held().
+  // What is held of `visible`, without a step; of batch 1 where all rows share it. Requires its
+  // columns to lie within held().
   virtual View read(const Visible& visible) const = 0;
 
   // The view of the step that was published last as one pair of tensors, of at least
@@ -97,6 +103,15 @@ class Storage {
 
   // A deep copy. No step may be open.
   virtual std::unique_ptr<Storage> clone() const = 0;
+
+  // Another storage of the same content. What both hold is shared until one of them writes: neither
+  // does so in place. What is promised stays as it was, also here. One that cannot share, such as
+  // one with fixed addresses, gives a copy. No step may be open.
+  virtual std::unique_ptr<Storage> fork() { return clone(); }
+
+  // Makes what is held of one row what any number of rows read, where it can: visit() then lists it
+  // without a batch dimension. Requires a batch of one row, or nothing held.
+  virtual void share_rows() {}
 };
 
 }  // namespace kvcache

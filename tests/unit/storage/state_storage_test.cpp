@@ -33,7 +33,7 @@ Numbers held(State& state) {
     Numbers numbers;
   };
   Read read;
-  state.visit("state", read);
+  state.visit("state", /*recorded=*/0, read);
   return read.numbers;
 }
 

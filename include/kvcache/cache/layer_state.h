@@ -1,0 +1,226 @@
+// A layer's state apart from the layer: its integers and its live bytes by name. What saves, loads
+// and joins caches goes through it, for every kind of layer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/batch_operations.h"
+#include "kvcache/core/errors.h"
+#include "kvcache/core/layer.h"
+#include "kvcache/core/memory.h"
+#include "kvcache/core/visitor.h"
+
+namespace kvcache::detail {
+
+struct StateTensor {
+  Role role = Role::attention;
+  at::Tensor content = {};  // what is live, oldest first; undefined: the layer holds none
+  std::optional<std::int64_t> batch_dim = {};
+  std::optional<std::int64_t> token_dim = {};
+};
+
+struct LayerState {
+  std::map<std::string, std::int64_t> counts;
+  std::map<std::string, StateTensor> tensors;
+};
+
+// Reads a layer of `batch` rows. Parts are joined and rows that all are one are written out; other
+// contents alias the layer.
+class ReadState final : public Visitor {
+ public:
+  explicit ReadState(std::int64_t batch) : batch_(batch) {}
+
+  void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+    StateTensor& entry = state_.tensors[std::string(info.name)];
+    entry.role = info.role;
+    const bool one_row = !info.batch_dim && info.token_dim;  // which all rows read
+    if (!entry.batch_dim) entry.batch_dim = one_row ? 0 : info.batch_dim;
+    entry.token_dim = info.token_dim;
+    if (!tensor.defined()) return;
+    std::vector<at::Tensor> parts;
+    if (entry.content.defined()) parts.push_back(entry.content);
+    for (const at::Tensor& part : live_parts(info, tensor)) {
+      parts.push_back(one_row ? rows_written_out(part) : part);
+    }
+    entry.content = parts.size() == 1 ? parts[0] : at::cat(parts, *info.token_dim);
+  }
+  void count(std::string_view name, std::int64_t& value) override {
+    state_.counts[std::string(name)] = value;
+  }
+
+  LayerState take() { return std::move(state_); }
+
+ private:
+  at::Tensor rows_written_out(const at::Tensor& part) const {
+    std::vector<std::int64_t> shape = part.sizes().vec();
+    shape[0] = batch_;
+    return part.expand(shape);
+  }
+
+  std::int64_t batch_;
+  LayerState state_;
+};
+
+inline LayerState read_state(Layer& layer, std::int64_t batch) {
+  ReadState read(batch);
+  layer.visit(read);
+  return read.take();
+}
+
+// What a layer is filled into.
+struct WriteOptions {
+  Memory& memory;
+  at::Device device = at::kCPU;
+  std::int64_t batch = 0;                    // rows
+  std::optional<at::ScalarType> dtype = {};  // of all but recurrent states; absent: any
+};
+
+// Fills a layer that was reset.
+class WriteState final : public Visitor {
+ public:
+  WriteState(const LayerState& state, const WriteOptions& options)
+      : state_(state), options_(options) {}
+
+  void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+    const auto found = state_.tensors.find(std::string(info.name));
+    if (found == state_.tensors.end() || !found->second.content.defined()) {
+      check_value(!info.token_dim || info.live.length() == 0, "there are no ", info.name, " for ",
+                  info.live.length(), " tokens");
+      return;
+    }
+    ++tensors_;
+    const at::Tensor& content = found->second.content;
+    check(info, content);
+    std::vector<std::int64_t> shape = content.sizes().vec();
+    if (info.token_dim) {
+      shape[static_cast<std::size_t>(*info.token_dim)] =
+          info.slots.value_or(std::max<std::int64_t>(info.live.end, 1));
+    }
+    const bool fits = tensor.defined() && tensor.sizes() == shape &&
+                      tensor.device() == options_.device &&
+                      tensor.scalar_type() == content.scalar_type();
+    if (!fits) {
+      tensor = options_.memory.allocate(
+          shape, {.dtype = content.scalar_type(), .device = options_.device});
+    }
+    std::int64_t done = 0;
+    for (const at::Tensor& part : live_parts(info, tensor)) {
+      const std::int64_t tokens = info.token_dim ? part.size(*info.token_dim) : 0;
+      part.copy_(info.token_dim ? content.narrow(*info.token_dim, done, tokens) : content);
+      done += tokens;
+    }
+  }
+
+  void count(std::string_view name, std::int64_t& value) override {
+    const auto found = state_.counts.find(std::string(name));
+    check_value(found != state_.counts.end(), "there is no number '", name, "'");
+    value = found->second;
+    ++counts_;
+  }
+
+  // Refuses what the layer has no place for. Throws ValueError.
+  void check_all_taken() const {
+    const auto tensors = static_cast<std::size_t>(
+        std::count_if(state_.tensors.begin(), state_.tensors.end(),
+                      [](const auto& entry) { return entry.second.content.defined(); }));
+    check_value(tensors_ == tensors && counts_ == state_.counts.size(), "there are ",
+                state_.counts.size(), " numbers and ", tensors, " tensors, but the layer has ",
+                counts_, " and ", tensors_);
+  }
+
+ private:
+  void check(const TensorInfo& info, const at::Tensor& content) const {
+    const auto has_size = [&](std::optional<std::int64_t> dim, std::int64_t size) {
+      return !dim || (*dim < content.dim() && content.size(*dim) == size);
+    };
+    check_value(has_size(info.batch_dim, options_.batch), info.name, " are ", content.sizes(),
+                ", but must have ", options_.batch, " rows in dimension ",
+                info.batch_dim.value_or(0));
+    check_value(has_size(info.token_dim, info.live.length()), info.name, " are ", content.sizes(),
+                ", but must hold ", info.live.length(), " tokens in dimension ",
+                info.token_dim.value_or(0));
+    check_value(
+        info.role == Role::recurrent || !options_.dtype || content.scalar_type() == *options_.dtype,
+        info.name, " are ", content.dtype(), ", but must be ",
+        options_.dtype.value_or(content.scalar_type()));
+  }
+
+  const LayerState& state_;
+  const WriteOptions& options_;
+  std::size_t counts_ = 0;
+  std::size_t tensors_ = 0;
+};
+
+// Fills `layer`, which was reset. Throws ValueError naming what does not fit; the layer is of no
+// use then.
+inline void write_state(Layer& layer, const LayerState& state, const WriteOptions& options) {
+  WriteState write(state, options);
+  layer.visit(write);
+  write.check_all_taken();
+}
+
+// The device that a layer's tensors lie on; absent where it has none.
+inline std::optional<at::Device> device_of(const LayerState& state) {
+  for (const auto& [name, tensor] : state.tensors) {
+    if (tensor.content.defined()) return tensor.content.device();
+  }
+  return std::nullopt;
+}
+
+// Buffers of a fixed number of slots: `layer`, which is to take the place of `former`, goes on with
+// those of `former` where they have the same shape, so that addresses stay.
+class KeepAddresses {
+ public:
+  static void of(Layer& former, Layer& layer) {
+    Collect collect;
+    former.visit(collect);
+    Exchange exchange(collect.buffers);
+    layer.visit(exchange);
+  }
+
+ private:
+  using Buffers = std::map<std::string, at::Tensor>;
+
+  struct Collect final : Visitor {
+    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      if (info.slots && tensor.defined()) buffers[std::string(info.name)] = tensor;
+    }
+    void count(std::string_view, std::int64_t&) override {}
+
+    Buffers buffers;
+  };
+
+  class Exchange final : public Visitor {
+   public:
+    explicit Exchange(const Buffers& buffers) : buffers_(buffers) {}
+
+    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      const auto found = buffers_.find(std::string(info.name));
+      if (found == buffers_.end() || !tensor.defined()) return;
+      const at::Tensor& kept = found->second;
+      if (kept.sizes() != tensor.sizes() || kept.scalar_type() != tensor.scalar_type() ||
+          kept.device() != tensor.device()) {
+        return;
+      }
+      const auto from = live_parts(info, tensor), to = live_parts(info, kept);
+      for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+      tensor = kept;
+    }
+    void count(std::string_view, std::int64_t&) override {}
+
+   private:
+    const Buffers& buffers_;
+  };
+};
+
+}  // namespace kvcache::detail

@@ -1,0 +1,40 @@
+// Saves a cache to one file and loads it again, also in another process: a safetensors file whose
+// metadata say what the cache is. Loading checks everything first and then replaces.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache/layered_cache.h"
+
+namespace kvcache {
+
+struct CacheFileOptions {
+  // Of the model that filled the cache, CausalLM::fingerprint(). save: noted in the file, unless
+  // empty. load: must be the file's, unless empty.
+  std::string fingerprint = {};
+  // load: the keys, values and inputs of convolutions must be of this dtype; absent: any.
+  std::optional<at::ScalarType> dtype = {};
+  // load: where the layers are to lie, one device for all or one for each.
+  std::vector<at::Device> devices = {at::kCPU};
+};
+
+// Writes layers, integers, live bytes and the tokens seen. Rows that share a prefix each get it.
+// The file appears whole or not at all. Throws RuntimeError while a step is open or layers differ
+// in length, and as save_safetensors() does.
+void save_cache(LayeredCache& cache, const std::filesystem::path& path,
+                const CacheFileOptions& options = {});
+
+// Makes `cache` hold what a file says; it must be of the same kind and have the same layers, or
+// none yet where it makes them as keys come in. What it held before is forgotten, buffers of a
+// fixed size keep their addresses if they fit. Throws ValueError for a file that is damaged or of
+// another kind, version, model, dtype, or of other layers, naming what differs, and RuntimeError
+// while a step is open; the cache is then as it was.
+void load_cache(LayeredCache& cache, const std::filesystem::path& path,
+                const CacheFileOptions& options = {});
+
+}  // namespace kvcache
