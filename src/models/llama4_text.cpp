@@ -205,6 +205,8 @@ at::Tensor Llama4Text::hidden_states(const at::Tensor& ids, ForwardContext& cont
   Rotation rotation = rope_.at(context.positions(), at::kFloat, context.regimes());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Llama4Layer& layer = layers_[i];
+    hidden = hidden.to(layer.attention_norm.device());
+    rotation = rotation.to(hidden.device());
     hidden = hidden.add_(
         attend(layer.attention_norm(hidden), static_cast<std::int64_t>(i), rotation, context));
     const at::Tensor normed = layer.mlp_norm(hidden);

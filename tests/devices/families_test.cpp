@@ -27,11 +27,11 @@ std::vector<std::string> checkpoints() {
 
 class DeviceFamilies : public ::testing::TestWithParam<std::string> {};
 
-// A padded prompt in two pieces, and single tokens.
-TEST_P(DeviceFamilies, GiveTheCpusLogits) {
-  const auto on_cpu = load_model(kCheckpoints / GetParam(), {.dtype = at::kFloat});
-  const auto on_device =
-      load_model(kCheckpoints / GetParam(), {.dtype = at::kFloat, .device = sim::device(0)});
+// A padded prompt in two pieces, and single tokens, as on the CPU.
+void expect_the_cpus_logits(const std::string& name, LoadOptions options) {
+  options.dtype = at::kFloat;
+  const auto on_cpu = load_model(kCheckpoints / name, {.dtype = at::kFloat});
+  const auto on_device = load_model(kCheckpoints / name, options);
   const at::Tensor ids = ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7}, {0, 0, 0, 12, 13, 14, 15, 16}});
   const at::Tensor real = ids_tensor({{1, 1, 1, 1, 1, 1, 1, 1}, {0, 0, 0, 1, 1, 1, 1, 1}});
   DynamicCache cpu_cache(on_cpu->config()), cache(on_device->config());
@@ -44,6 +44,17 @@ TEST_P(DeviceFamilies, GiveTheCpusLogits) {
     EXPECT_CLOSE(logits.cpu(), on_cpu->forward(input, &cpu_cache), 1e-4);
     first += tokens;
   }
+}
+
+TEST_P(DeviceFamilies, GiveTheCpusLogits) {
+  expect_the_cpus_logits(GetParam(), {.device = sim::device(0)});
+}
+
+// The second layer on the other device.
+TEST_P(DeviceFamilies, DividedOverTwoDevicesGiveTheCpusLogits) {
+  const std::string layers = GetParam().starts_with("mamba") ? "backbone.layers" : "model.layers";
+  expect_the_cpus_logits(
+      GetParam(), {.device = sim::device(0), .device_map = {{layers + ".1", sim::device(1)}}});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies, ::testing::ValuesIn(checkpoints()),
