@@ -24,8 +24,11 @@ ModelConfig ModelConfig::from_file(const std::filesystem::path& path,
 std::vector<LayerSpec> ModelConfig::layer_specs() const {
   std::vector<LayerSpec> specs;
   for (const std::string& type : layer_types) {
-    LayerSpec spec{
-        .type = type, .kv_heads = num_key_value_heads, .key_dim = head_dim, .value_dim = head_dim};
+    LayerSpec spec{.type = type};
+    if (!has_states(spec)) {
+      spec.kv_heads = num_key_value_heads;
+      spec.key_dim = spec.value_dim = head_dim;
+    }
     if (type == kSlidingAttention) {
       check_value(sliding_window.has_value(), "a ", type, " layer needs a sliding_window");
       spec.window = *sliding_window;

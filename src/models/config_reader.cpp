@@ -1,6 +1,7 @@
 #include "kvcache/models/config_reader.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -15,6 +16,28 @@ using nlohmann::json;
 namespace {
 
 constexpr int kMaxDepth = 32;
+
+// How Transformers 5 writes an infinite number.
+const json kInfinity{{"__float__", "Infinity"}};
+
+// Python writes infinite numbers as a bare word, which is no JSON. The same text with the form
+// above in its place, outside of strings.
+std::string without_bare_infinity(std::string_view text) {
+  constexpr std::string_view kWord = "Infinity";
+  std::string result;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i, kWord.size()) == kWord) {
+      result += kInfinity.dump();
+      i += kWord.size() - 1;
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    result += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) result += text[++i];
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -52,12 +75,17 @@ ConfigReader ConfigReader::from_file(const std::filesystem::path& path) {
 }
 
 ConfigReader ConfigReader::from_text(std::string_view text, std::string_view what) {
-  json object = detail::parse_strict_json(text, what, kMaxDepth);
+  json object = detail::parse_strict_json(without_bare_infinity(text), what, kMaxDepth);
   check_value(object.is_object(), what, ": not a JSON object");
   return ConfigReader(std::make_shared<const Node>(Node{std::string(what), "", std::move(object)}));
 }
 
 bool ConfigReader::contains(std::string_view name) const { return node_->object.contains(name); }
+
+bool ConfigReader::is_text(std::string_view name) const {
+  const json* value = node_->find(name);
+  return value != nullptr && value->is_string();
+}
 
 std::optional<std::int64_t> ConfigReader::integer(std::string_view name) const {
   const json* value = node_->find(name);
@@ -129,6 +157,19 @@ std::optional<std::vector<double>> ConfigReader::numbers(std::string_view name) 
       node_->refuse(name, *value, "a list of finite numbers");
     }
     result.push_back(entry.get<double>());
+  }
+  return result;
+}
+
+std::optional<std::vector<double>> ConfigReader::numbers_to_infinity(std::string_view name) const {
+  const json* value = node_->find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) node_->refuse(name, *value, "a list of numbers");
+  std::vector<double> result;
+  for (const json& entry : *value) {
+    const bool infinite = entry == kInfinity;
+    if (!infinite && !entry.is_number()) node_->refuse(name, *value, "a list of numbers");
+    result.push_back(infinite ? std::numeric_limits<double>::infinity() : entry.get<double>());
   }
   return result;
 }

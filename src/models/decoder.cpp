@@ -35,9 +35,10 @@ at::Tensor AttentionBlock::operator()(const at::Tensor& hidden, std::int64_t lay
   return attend(layer, heads, context);
 }
 
-Vocabulary Vocabulary::read(const StateDict& weights, const ModelConfig& config) {
+Vocabulary Vocabulary::read(const StateDict& weights, const ModelConfig& config,
+                            std::string_view embeddings) {
   const std::int64_t size = config.vocab_size, hidden = config.hidden_size;
-  Vocabulary vocabulary{.embedding = weights.take("model.embed_tokens.weight", {size, hidden}),
+  Vocabulary vocabulary{.embedding = weights.take(embeddings, {size, hidden}),
                         .softcap = config.final_logit_softcapping};
   if (config.tie_word_embeddings) {
     vocabulary.output = Linear(vocabulary.embedding);

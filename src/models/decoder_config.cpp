@@ -64,33 +64,42 @@ std::optional<at::ScalarType> read_dtype(const ConfigReader& json) {
 
 }  // namespace
 
-ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config,
-                                const RopeRules& rope) {
+ModelConfig read_base_config(const ConfigReader& json, ModelConfig config) {
   config.model_type = json.text("model_type").value_or(config.model_type);
   config.vocab_size = json.size("vocab_size").value_or(config.vocab_size);
   config.hidden_size = json.size("hidden_size").value_or(config.hidden_size);
   config.intermediate_size = json.size("intermediate_size").value_or(config.intermediate_size);
   config.num_hidden_layers =
       json.size("num_hidden_layers", kMaxLayers).value_or(config.num_hidden_layers);
-  read_heads(json, config);
-  config.max_position_embeddings =
-      json.size("max_position_embeddings").value_or(config.max_position_embeddings);
   config.hidden_act = json.text("hidden_act").value_or(config.hidden_act);
   find_activation(config.hidden_act);  // throws, listing the known ones
-  config.rms_norm_eps = json.number("rms_norm_eps").value_or(config.rms_norm_eps);
-  constexpr double kLargest = std::numeric_limits<float>::max();  // norms compute in float32
-  check_value(config.rms_norm_eps >= 0 && config.rms_norm_eps <= kLargest,
-              json.field("rms_norm_eps"), " is ", config.rms_norm_eps, "; it must be from 0 to ",
-              kLargest);
   config.tie_word_embeddings =
       json.flag("tie_word_embeddings").value_or(config.tie_word_embeddings);
-  config.rope = read_rope(json, config, rope);
   config.bos_token_id = single_id(json, "bos_token_id", config.bos_token_id);
   config.pad_token_id = single_id(json, "pad_token_id", config.pad_token_id);
   if (json.contains("eos_token_id")) {
     config.eos_token_ids = json.ids("eos_token_id").value_or(std::vector<std::int64_t>{});
   }
   config.dtype = read_dtype(json);
+  return config;
+}
+
+double read_norm_eps(const ConfigReader& json, std::string_view name, double fallback) {
+  const double eps = json.number(name).value_or(fallback);
+  constexpr double kLargest = std::numeric_limits<float>::max();  // norms compute in float32
+  check_value(eps >= 0 && eps <= kLargest, json.field(name), " is ", eps, "; it must be from 0 to ",
+              kLargest);
+  return eps;
+}
+
+ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig config,
+                                const RopeRules& rope) {
+  config = read_base_config(json, std::move(config));
+  config.max_position_embeddings =
+      json.size("max_position_embeddings").value_or(config.max_position_embeddings);
+  read_heads(json, config);
+  config.rms_norm_eps = read_norm_eps(json, "rms_norm_eps", config.rms_norm_eps);
+  config.rope = read_rope(json, config, rope);
   return config;
 }
 

@@ -12,8 +12,14 @@
 
 namespace kvcache::detail {
 
-// Reads sizes, activation, norm, rope and token ids. `defaults` are the family's: what is absent
-// stays as it is there. Leaves biases, windows and layer types to the family.
+// Reads what every family has: model_type, sizes without heads, activation, token ids, dtype.
+// `defaults` are the family's: what is absent stays as it is there.
+ModelConfig read_base_config(const ConfigReader& json, ModelConfig defaults);
+
+// The number that a norm adds to its squares, under the family's name for it.
+double read_norm_eps(const ConfigReader& json, std::string_view name, double fallback);
+
+// Reads the same and heads, norm and rope. Leaves biases, windows and layer types to the family.
 ModelConfig read_decoder_config(const ConfigReader& json, ModelConfig defaults,
                                 const RopeRules& rope = {});
 

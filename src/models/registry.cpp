@@ -27,12 +27,17 @@ ModelRegistry model_families() {
   ModelRegistry registry;
   detail::add_gemma2(registry);
   detail::add_gemma3_text(registry);
+  detail::add_jamba(registry);
+  detail::add_lfm2(registry);
   detail::add_llama(registry);
   detail::add_llama4_text(registry);
+  detail::add_mamba(registry);
+  detail::add_mamba2(registry);
   detail::add_mistral(registry);
   detail::add_phi3(registry);
   detail::add_qwen2(registry);
   detail::add_qwen3(registry);
+  detail::add_qwen3_next(registry);
   return registry;
 }
 
@@ -40,8 +45,11 @@ namespace {
 
 // That of the embeddings; reads no more than headers.
 at::ScalarType checkpoint_dtype(const std::filesystem::path& folder, const ModelConfig& config) {
-  return StateDict::from_checkpoint(folder)
-      .take("model.embed_tokens.weight", {config.vocab_size, config.hidden_size})
+  const StateDict weights = StateDict::from_checkpoint(folder);
+  const bool mamba = weights.contains("backbone.embeddings.weight");
+  return weights
+      .take(mamba ? "backbone.embeddings.weight" : "model.embed_tokens.weight",
+            {config.vocab_size, config.hidden_size})
       .scalar_type();
 }
 

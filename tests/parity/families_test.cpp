@@ -96,6 +96,12 @@ class Families : public ::testing::TestWithParam<std::string> {
     return at::cat(parts, 1);
   }
 
+  // Whether some layers have convolution or recurrent states.
+  bool has_states() const {
+    const std::vector<LayerSpec> specs = model_->config().layer_specs();
+    return std::any_of(specs.begin(), specs.end(), kvcache::has_states);
+  }
+
   // Whether a case is too long to be fed in pieces, as its rope's frequencies depend on the length.
   bool only_whole(const LogitsCase& golden) const {
     return golden_.contains("frequencies_hold_to") &&
@@ -145,7 +151,14 @@ TEST_P(Families, UncachedLogitsAreTheOracles) {
 }
 
 // A cache made without the model's config keeps every token; the model's windows hold all the same.
-TEST_P(Families, ACacheOfFullLayersIsExact) {
+// It has no place for states.
+TEST_P(Families, ACacheOfFullLayersIsExactOrRefused) {
+  if (has_states()) {
+    DynamicCache cache;
+    EXPECT_THROW(model_->forward({.input_ids = cases_[0].ids}, &cache), ValueError);
+    EXPECT_EQ(cache.get_seq_length(), 0);
+    return;
+  }
   for (const LogitsCase& golden : cases_) {
     DynamicCache cache;
     const std::int64_t piece = only_whole(golden) ? golden.ids.size(1) : 3;
@@ -159,6 +172,11 @@ TEST_P(Families, ACacheThatKeepsTooLittleIsRefused) {
       LayerSpec{.type = std::string(kSlidingAttention), .window = 2});
   DynamicCache cache(narrow);
   const at::Tensor ids = cases_[0].ids;
+  if (has_states()) {
+    EXPECT_THROW(model_->forward({.input_ids = ids}, &cache), ValueError);
+    EXPECT_EQ(cache.get_seq_length(), 0);
+    return;
+  }
   model_->forward({.input_ids = ids.narrow(1, 0, 5)}, &cache);
   EXPECT_THROW(model_->forward({.input_ids = ids.narrow(1, 5, 1)}, &cache), ValueError);
   EXPECT_EQ(cache.get_seq_length(), 5);
@@ -176,6 +194,45 @@ TEST_P(Families, CachedLogitsAreTheOraclesInPiecesOfAnySize) {
         expect_oracles(golden, fed(golden, piece, *cache), piece);
         EXPECT_EQ(cache->get_seq_length(), length);
       }
+    }
+  }
+}
+
+// Rows padded on the left, together and the shorter one alone, in pieces that hold padding and such
+// that come after it.
+TEST_P(Families, F36_F37_PaddedRowsInPieces) {
+  const auto padded = std::find_if(cases_.begin(), cases_.end(), [](const LogitsCase& golden) {
+    return golden.name == "padded";
+  });
+  ASSERT_NE(padded, cases_.end());
+  const LogitsCase alone{"padded, alone", padded->ids.narrow(0, 1, 1), padded->mask.narrow(0, 1, 1),
+                         padded->logits.narrow(0, 1, 1)};
+  for (const std::int64_t piece : {1, 2, 3, 4, 5, 9}) {
+    DynamicCache cache(model_->config());
+    const at::Tensor error =
+        (fed(alone, piece, cache).to(at::kFloat) - padded->logits.narrow(0, 1, 1)).abs();
+    const double tolerance = wide_ ? 0.5 : 1e-4;
+    EXPECT_LE(error.narrow(1, 6, 3).max().item<double>(), tolerance) << "pieces of " << piece;
+  }
+}
+
+// Tokens that are taken back leave no trace, whichever state they went into.
+TEST_P(Families, WrongTokensTakenBackLeaveNoTrace) {
+  for (const LogitsCase& golden : cases_) {
+    if (only_whole(golden)) continue;
+    const std::int64_t length = golden.ids.size(1), batch = golden.ids.size(0);
+    for (const std::int64_t right : {std::int64_t{1}, std::int64_t{2}, length - 1}) {
+      DynamicCache cache(model_->config());
+      const auto feed = [&](std::int64_t first, std::int64_t count) {
+        return model_->forward({.input_ids = golden.ids.narrow(1, first, count),
+                                .attention_mask = golden.mask.narrow(1, first, count)},
+                               &cache);
+      };
+      const at::Tensor before = feed(0, right);
+      cache.activate_past_recording();
+      model_->forward({.input_ids = at::full({batch, 3}, 40, at::kLong)}, &cache);
+      cache.crop(-3);
+      expect_oracles(golden, at::cat({before, feed(right, length - right)}, 1), right);
     }
   }
 }
@@ -232,6 +289,42 @@ INSTANTIATE_TEST_SUITE_P(Goldens, FamiliesWithTexts, ::testing::ValuesIn(names_w
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Families, ::testing::ValuesIn(golden_names()),
                          [](const auto& suite) { return suite.param; });
+
+TEST(FamiliesTogether, F66_PrefillInPiecesOfRecurrentLayersOnly) {
+  const at::Tensor ids = ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8}});
+  for (const std::string name : {"mamba", "mamba2"}) {
+    const auto model = load_model(kParity / "checkpoints" / name);
+    const at::Tensor whole = model->forward({.input_ids = ids}).narrow(1, 8, 1);
+    for (const std::int64_t piece : {1, 2, 3, 4, 5}) {
+      DynamicCache cache(model->config());
+      at::Tensor logits;
+      for (std::int64_t at = 0; at < 9; at += piece) {
+        logits = model->forward(
+            {.input_ids = ids.narrow(1, at, std::min(piece, 9 - at)), .logits_to_keep = 1}, &cache);
+      }
+      EXPECT_CLOSE(logits, whole, 1e-4) << name << ", pieces of " << piece;
+    }
+  }
+}
+
+// A convolution would reach over the padding, a state fade under it.
+TEST(FamiliesTogether, StatesRefusePaddingBetweenTokens) {
+  const at::Tensor ids = ids_tensor({{5, 6, 7, 8}, {5, 6, 7, 8}});
+  for (const std::string name : {"mamba", "lfm2"}) {
+    const auto model = load_model(kParity / "checkpoints" / name);
+    DynamicCache cache(model->config());
+    const at::Tensor gap = ids_tensor({{1, 1, 1, 1}, {1, 0, 1, 1}});
+    EXPECT_THROW(model->forward({.input_ids = ids, .attention_mask = gap}, &cache), ValueError);
+    EXPECT_EQ(cache.get_seq_length(), 0);
+    // A row that has ended may go on with padding, but not with tokens behind it.
+    const at::Tensor ended = ids_tensor({{1, 1, 1, 1}, {1, 1, 0, 0}});
+    model->forward({.input_ids = ids, .attention_mask = ended}, &cache);
+    model->forward({.input_ids = ids.narrow(1, 0, 1), .attention_mask = ids_tensor({{1}, {0}})},
+                   &cache);
+    EXPECT_THROW(model->forward({.input_ids = ids}, &cache), ValueError);
+    EXPECT_EQ(cache.get_seq_length(), 5);
+  }
+}
 
 TEST(FamiliesTogether, AShardedCheckpointEqualsASingleFile) {
   const auto single = load_model(kParity / "checkpoints/llama");

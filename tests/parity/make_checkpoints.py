@@ -233,6 +233,133 @@ RECIPES = {
         ),
         None,
     ),
+    # Families with recurrent states. Of each a second form, which switches what the first leaves at its default.
+    "mamba": ("Mamba", dict(state_size=8), None),
+    "mamba_biased": (
+        "Mamba",
+        dict(
+            state_size=4,
+            expand=3,
+            conv_kernel=3,
+            time_step_rank=5,
+            use_bias=True,
+            use_conv_bias=False,
+            residual_in_fp32=False,
+            tie_word_embeddings=False,
+        ),
+        None,
+    ),
+    "mamba2": ("Mamba2", dict(state_size=16, num_heads=8, head_dim=8, n_groups=2, chunk_size=4), None),
+    "mamba2_biased": (
+        "Mamba2",
+        dict(
+            state_size=8,
+            num_heads=4,
+            head_dim=16,
+            n_groups=1,
+            conv_kernel=3,
+            use_bias=True,
+            use_conv_bias=False,
+            residual_in_fp32=False,
+            time_step_limit=(0.3, 0.9),
+            tie_word_embeddings=True,
+        ),
+        None,
+    ),
+    "jamba": (
+        "Jamba",
+        dict(
+            attn_layer_period=3,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=0,
+            intermediate_size=32,
+            num_experts=3,
+            num_experts_per_tok=2,
+            mamba_d_state=8,
+            mamba_dt_rank=6,
+        ),
+        None,
+    ),
+    "jamba_biased": (
+        "Jamba",
+        dict(
+            num_key_value_heads=1,
+            attn_layer_period=2,
+            attn_layer_offset=0,
+            num_experts=1,
+            mamba_d_state=4,
+            mamba_d_conv=3,
+            mamba_expand=1,
+            mamba_dt_rank=5,
+            mamba_conv_bias=False,
+            mamba_proj_bias=True,
+            tie_word_embeddings=True,
+        ),
+        None,
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        dict(
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=8,
+            linear_value_head_dim=6,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=24,
+            mlp_only_layers=[1],
+            rope_parameters=rope(),
+        ),
+        None,
+    ),
+    "qwen3_next_sparse": (
+        "Qwen3Next",
+        dict(
+            full_attention_interval=2,
+            head_dim=12,
+            attention_bias=True,
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            linear_conv_kernel_dim=3,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+            norm_topk_prob=False,
+            decoder_sparse_step=2,
+            tie_word_embeddings=True,
+            rope_parameters=rope(1000000.0, partial_rotary_factor=0.5),
+        ),
+        None,
+    ),
+    "lfm2": (
+        "Lfm2",
+        dict(
+            layer_types=["conv", "full_attention", "conv"],
+            block_auto_adjust_ff_dim=False,
+            rope_parameters=rope(1000000.0),
+        ),
+        None,
+    ),
+    "lfm2_biased": (
+        "Lfm2",
+        dict(
+            full_attn_idxs=[1],
+            conv_bias=True,
+            conv_L_cache=4,
+            block_multiple_of=8,
+            block_ffn_dim_multiplier=1.25,
+            tie_word_embeddings=False,
+            rope_parameters=rope(1000000.0),
+        ),
+        None,
+    ),
 }
 # name -> (recipe whose weights are used, dtype, size limit of a shard)
 COPIES = {
@@ -256,8 +383,11 @@ SAMPLED = {
     "qwen3",
     "qwen3_sliding",
 }
-# Padding changes the rows of these in the oracle, whose temperature tuning counts it.
-PADDING_COUNTS = {"llama4_text"}
+# Padding changes the rows of these in the oracle: llama4's temperature tuning counts it, and the biases of input
+# projections put it into the states of the others.
+PADDING_COUNTS = {"llama4_text", "mamba_biased", "mamba2_biased", "jamba_biased", "lfm2_biased"}
+# The oracle's single steps ignore time_step_limit.
+STEPS_DIFFER = {"mamba2_biased"}
 # A checkpoint whose greedy text repeats one token, or is decided by too small a margin, moves to another seed here.
 RESEED = {
     "llama_old_style": 1,
@@ -270,11 +400,18 @@ RESEED = {
     "gemma2": 3,
     "gemma3_text": 4,
     "gemma3_text_old_style": 21,
+    "jamba": 3,
+    "mamba_biased": 4,
+    "mamba2": 3,
 }
 
 
 # Norms that weigh by 1 + w.
-ZERO_CENTERED = {"gemma2": "norm.weight", "gemma3_text": "norm.weight"}
+ZERO_CENTERED = {
+    "gemma2": "norm.weight",
+    "gemma3_text": "norm.weight",
+    "qwen3_next": ("layernorm.weight", "q_norm.weight", "k_norm.weight", "model.norm.weight"),
+}
 
 
 def randomize(model, name):
@@ -286,7 +423,7 @@ def randomize(model, name):
             parameter.copy_(0.3 * noise)
         elif key == "model.embed_tokens.weight" and model.config.model_type.startswith("gemma"):
             parameter.copy_(0.1 * noise)  # it is scaled by the square root of the width
-        elif key.endswith("norm.weight"):
+        elif key.endswith(("norm.weight", "norm_f.weight")):
             parameter.copy_(1.0 + 0.3 * noise)
         elif key.endswith("bias"):
             parameter.copy_(0.3 * noise)
@@ -298,7 +435,9 @@ def make_model(name):
     family, changes, _ = RECIPES[name]
     model_class = getattr(transformers, MODEL_CLASSES.get(family, f"{family}ForCausalLM"))
     attention = {"attn_implementation": "sdpa"} if model_class._supports_sdpa else {}
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, **attention)
+    config_class = getattr(transformers, f"{family}Config")
+    sizes = {key: value for key, value in SIZES.items() if key in config_class.__dataclass_fields__}
+    config = config_class(**{**sizes, **changes}, **attention)
     config.dtype = "float32"
     model = model_class(config)
     model.generation_config = transformers.GenerationConfig(**GENERATION)

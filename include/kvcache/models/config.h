@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -37,7 +38,25 @@ struct ExpertsConfig {
   std::int64_t count = 0;              // 0: the model has none
   std::int64_t per_token = 0;          // experts that a token passes through
   std::int64_t intermediate_size = 0;  // of one expert
+  std::int64_t shared_size = 0;        // of the expert that all tokens pass through
+  bool normalize = false;              // weights of a token's experts add up to 1
   std::vector<bool> layers = {};       // one a layer: whether it has experts
+};
+
+// Layers with convolution and recurrent states. Of sizes, each family uses some.
+struct RecurrentConfig {
+  std::int64_t conv_kernel = 0;     // taps of the convolution over time
+  bool conv_bias = false;           // of the convolution
+  bool projection_bias = false;     // of the projections into and out of a mixer
+  bool wide_residual = false;       // the sums between layers are float32 whatever the dtype
+  std::int64_t inner_size = 0;      // channels inside a mixer
+  std::int64_t state_size = 0;      // numbers of state a channel; mamba
+  std::int64_t time_step_rank = 0;  // mamba
+  // Matrix states: each of key_heads serves heads / key_heads neighbours.
+  std::int64_t key_heads = 0, heads = 0;
+  std::int64_t key_dim = 0, value_dim = 0;
+  double least_time_step = 0;  // mamba2
+  double largest_time_step = std::numeric_limits<double>::infinity();
 };
 
 // Scales queries by 1 + scale * log(1 + floor((position + 1) / floor_scale)).
@@ -70,6 +89,7 @@ struct ModelConfig {
   std::optional<TemperatureTuning> temperature_tuning = {};  // of layers without rope
   bool use_qk_norm = false;
   ExpertsConfig experts = {};
+  RecurrentConfig recurrent = {};
 
   std::vector<std::string> layer_types = {};              // one a layer, Transformers' names
   std::optional<std::int64_t> sliding_window = {};        // tokens, of sliding layers

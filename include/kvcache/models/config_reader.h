@@ -24,6 +24,9 @@ class ConfigReader {
   // Whether the field is there, even as null.
   bool contains(std::string_view name) const;
 
+  // Whether the field is a string.
+  bool is_text(std::string_view name) const;
+
   std::optional<std::int64_t> integer(std::string_view name) const;
   // An integer of at least 1 and at most `limit`.
   std::optional<std::int64_t> size(std::string_view name, std::int64_t limit = kMaxSize) const;
@@ -34,6 +37,9 @@ class ConfigReader {
   std::optional<std::vector<std::string>> texts(std::string_view name) const;
   std::optional<std::vector<std::int64_t>> integers(std::string_view name) const;
   std::optional<std::vector<double>> numbers(std::string_view name) const;  // finite
+  // The same, which may be infinite: {"__float__": "Infinity"}, or the bare word that older files
+  // have.
+  std::optional<std::vector<double>> numbers_to_infinity(std::string_view name) const;
   // Token ids: one integer or a list of them. Negative ones, which old files use for "none", are
   // left out.
   std::optional<std::vector<std::int64_t>> ids(std::string_view name) const;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/io/state_dict.h"
@@ -69,8 +70,9 @@ struct Vocabulary {
   double scale = 1;                    // on embeddings
   std::optional<double> softcap = {};  // logits become softcap * tanh(logits / softcap)
 
-  // Takes "model.embed_tokens.weight" and, unless tied, "lm_head.weight".
-  static Vocabulary read(const StateDict& weights, const ModelConfig& config);
+  // Takes the embeddings and, unless tied, "lm_head.weight".
+  static Vocabulary read(const StateDict& weights, const ModelConfig& config,
+                         std::string_view embeddings = "model.embed_tokens.weight");
 
   // ids int64 [batch, tokens] -> hidden states [batch * tokens, hidden_size].
   at::Tensor embed(const at::Tensor& ids) const;

@@ -36,7 +36,8 @@ class ModelRegistry {
   std::map<std::string, ModelFamily, std::less<>> families_;
 };
 
-// gemma2, gemma3_text, llama, llama4_text, mistral, phi3, qwen2, qwen3.
+// gemma2, gemma3_text, jamba, lfm2, llama, llama4_text, mamba, mamba2, mistral, phi3, qwen2, qwen3,
+// qwen3_next.
 ModelRegistry model_families();
 
 // Loads a checkpoint in Transformers' format: config.json and model.safetensors, or its shards.
