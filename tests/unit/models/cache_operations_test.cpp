@@ -1,0 +1,104 @@
+// A model over caches that were forked, expanded or joined: every row as if it were alone.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache/dynamic_cache.h"
+#include "tests/support/checkpoints.h"
+#include "tests/support/tensors.h"
+#include "tests/support/tiny_models.h"
+
+namespace kvcache::testing {
+namespace {
+
+const Rows kLong = {{5, 6, 7, 8, 9, 10, 11, 7, 8}};
+const Rows kShort = {{12, 13, 14}};
+const Rows kSuffixes = {{20, 21}, {30, 31}, {40, 41}};
+
+at::Tensor last_logits(const CausalLM& model, const at::Tensor& ids, Cache* cache = nullptr) {
+  return model.forward({.input_ids = ids, .logits_to_keep = 1}, cache).squeeze(1);
+}
+
+class CacheOperations : public ::testing::TestWithParam<const char*> {
+ protected:
+  CacheOperations() : model_(tiny_model(GetParam())) {}
+
+  std::unique_ptr<DynamicCache> fed(const Rows& prompt) const {
+    auto cache = std::make_unique<DynamicCache>(model_->config());
+    last_logits(*model_, ids_tensor(prompt), cache.get());
+    return cache;
+  }
+
+  // Feeds row i of `suffixes` to row i of the cache, whose text is texts[i]; then one token more.
+  void expect_alone(Cache& cache, const std::vector<Rows>& texts, const Rows& suffixes) const {
+    const at::Tensor first = last_logits(*model_, ids_tensor(suffixes), &cache);
+    const at::Tensor next = at::full({std::int64_t(texts.size()), 1}, 9, at::kLong);
+    const at::Tensor second = last_logits(*model_, next, &cache);
+    for (std::size_t row = 0; row < texts.size(); ++row) {
+      const auto at = std::int64_t(row);
+      const at::Tensor text = at::cat({ids_tensor(texts[row]), ids_tensor({suffixes[row]})}, 1);
+      EXPECT_CLOSE(first.narrow(0, at, 1), last_logits(*model_, text), 1e-4);
+      EXPECT_CLOSE(second.narrow(0, at, 1),
+                   last_logits(*model_, at::cat({text, next.narrow(0, at, 1)}, 1)), 1e-4);
+    }
+  }
+
+  std::unique_ptr<CausalLM> model_;
+};
+
+TEST_P(CacheOperations, ForksOfAPrefix) {
+  const auto prefix = fed(kLong);
+  std::vector<std::unique_ptr<Cache>> forks;
+  for (int i = 0; i < 3; ++i) forks.push_back(prefix->fork());
+  for (std::size_t i = 0; i < 3; ++i) expect_alone(*forks[i], {kLong}, {kSuffixes[i]});
+  expect_alone(*prefix, {kLong}, {kSuffixes[1]});
+}
+
+TEST_P(CacheOperations, RowsOverOnePrefix) {
+  const auto cache = fed(kLong);
+  cache->expand(3);
+  expect_alone(*cache, {kLong, kLong, kLong}, kSuffixes);
+}
+
+TEST_P(CacheOperations, F71JoinedRowsOfDifferentLengths) {
+  const auto longer = fed(kLong), shorter = fed(kShort);
+  const std::unique_ptr<Cache> joined = shorter->concatenate({longer.get(), shorter.get()});
+  expect_alone(*joined, {kShort, kLong, kShort}, kSuffixes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CacheOperations,
+                         ::testing::Values("full", "sliding", "chunked", "mixed"));
+
+// The same whatever the layout of config.json; another with another number in it.
+TEST(Fingerprint, TellsModelsApart) {
+  const std::filesystem::path source = KVCACHE_TEST_DATA_DIR "/parity/checkpoints/llama";
+  const std::filesystem::path copy =
+      std::filesystem::path(::testing::TempDir()) / "kvcache_fingerprint_test";
+  std::filesystem::copy(
+      source, copy,
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  const std::string own = checkpoint("llama").fingerprint();
+  EXPECT_EQ(own.substr(0, 6), "llama-");
+  EXPECT_EQ(own.size(), 6U + 16U);
+  const auto rewritten = [&](const auto& change) {
+    nlohmann::json config;
+    std::ifstream(source / "config.json") >> config;
+    change(config);
+    std::ofstream(copy / "config.json") << config.dump();
+    return load_model(copy)->fingerprint();
+  };
+  EXPECT_EQ(rewritten([](auto& config) { config["transformers_version"] = "0.0.1"; }), own);
+  EXPECT_NE(rewritten([](auto& config) { config["rms_norm_eps"] = 0.25; }), own);
+  EXPECT_NE(checkpoint("mistral").fingerprint(), own);
+  std::filesystem::remove_all(copy);
+  EXPECT_EQ(tiny_model("full")->fingerprint(), "");
+}
+
+}  // namespace
+}  // namespace kvcache::testing
