@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/cache/layer_stack.h"
+#include "kvcache/core/history.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/visitor.h"
 
@@ -214,6 +216,47 @@ class ReorderRows final : public Visitor {
   std::map<Key, Scratch> scratch_;
   std::size_t next_ = 0;
   std::vector<at::Tensor> copies_;  // of tensors that other caches read too
+};
+
+// New rows of a stack in two parts, so that several stacks change together: prepare() does all that
+// may throw and changes nothing, apply() the rest.
+class RowChange {
+ public:
+  // In place: addresses stay; for as many rows as there are.
+  RowChange(LayerStack& stack, std::vector<std::int64_t> rows, bool in_place)
+      : stack_(stack), rows_(std::move(rows)) {
+    if (in_place) {
+      reorder_.emplace(rows_, *stack.memory());
+    } else {
+      select_.emplace(rows_, *stack.memory());
+    }
+  }
+
+  void prepare() {
+    walk();
+    history_ = stack_.history;
+    history_.select(rows_);
+    if (reorder_) reorder_->write();
+    if (select_) select_->swap();
+  }
+
+  void apply() {
+    walk();
+    stack_.history = std::move(history_);
+    stack_.batch = static_cast<std::int64_t>(rows_.size());
+  }
+
+ private:
+  void walk() {
+    if (reorder_) visit_all(stack_, *reorder_);
+    if (select_) visit_all(stack_, *select_);
+  }
+
+  LayerStack& stack_;
+  std::vector<std::int64_t> rows_;
+  std::optional<ReorderRows> reorder_;  // one of the two
+  std::optional<SelectRows> select_;
+  History history_;
 };
 
 }  // namespace kvcache::detail

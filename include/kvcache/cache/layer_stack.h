@@ -201,11 +201,36 @@ class LayerStack {
     step_open_ = true;
   }
 
+  // Ends a step that only read.
+  void close_step() noexcept { step_open_ = false; }
+
+  // Before a step that starts over: puts what is held aside, until it is published (then it goes)
+  // or rolled back (then it is back), and goes on with new layers of the same kinds.
+  void put_aside() {
+    std::vector<std::unique_ptr<Layer>> fresh;
+    for (std::int64_t i = 0; !lazy_ && i < size(); ++i) {
+      fresh.push_back(registry_.make((*this)[i].spec(), memory_));
+    }
+    aside_ = std::make_unique<Aside>(
+        Aside{std::exchange(layers_, std::move(fresh)), std::exchange(history, {}), batch});
+    batch = 0;
+  }
+
+  // Undoes put_aside(), if there was one.
+  void take_back() noexcept {
+    if (!aside_) return;
+    layers_ = std::move(aside_->layers);
+    history = std::move(aside_->history);
+    batch = aside_->batch;
+    aside_.reset();
+  }
+
   // Makes the open step of `tokens` tokens and `rows` rows true.
   void publish(std::int64_t tokens, std::int64_t rows) noexcept {
     for (auto& layer : layers_) layer->publish(tokens);
     history.publish();
     batch = rows;
+    aside_.reset();
     step_open_ = false;
   }
 
@@ -214,6 +239,7 @@ class LayerStack {
     for (auto& layer : layers_) layer->discard();
     shrink_to(layers_at_open_);
     history.discard();
+    take_back();
     step_open_ = false;
   }
 
@@ -286,6 +312,12 @@ class LayerStack {
   std::int64_t batch = 0;  // rows; 0 until the first keys come in
 
  private:
+  struct Aside {
+    std::vector<std::unique_ptr<Layer>> layers;
+    History history;
+    std::int64_t batch;
+  };
+
   template <typename Copy>
   LayerStack copied(std::unique_ptr<Placement> placement, const Copy& copy_of) {
     LayerStack copy = clone_without_layers(std::move(placement));
@@ -322,6 +354,7 @@ class LayerStack {
   std::shared_ptr<Memory> memory_;
   std::unique_ptr<Placement> placement_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::unique_ptr<Aside> aside_;            // what a step that starts over replaces
   std::vector<std::int64_t> last_readers_;  // by layer; none for those made lazily
 };
 

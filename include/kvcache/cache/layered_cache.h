@@ -21,6 +21,8 @@
 
 namespace kvcache {
 
+class EncoderDecoderCache;
+
 class LayeredCache : public Cache {
  public:
   LayeredCache(std::string_view kind, LayerStack stack)
@@ -165,7 +167,8 @@ class LayeredCache : public Cache {
   void make_buffers(const std::vector<KeyValueShape>& shapes);
 
  private:
-  friend class CacheFile;  // cache/serialization.h
+  friend class EncoderDecoderCache;  // its steps go over the layers of two caches
+  friend class CacheFile;            // cache/serialization.h
 
   // Refuses a cache of other layers than this one's. Throws ValueError.
   LayeredCache& checked_like(Cache& other) const;
@@ -292,21 +295,16 @@ inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
   check_value(static_cast<std::int64_t>(rows.size()) == stack_->batch, "reorder_cache takes ",
               stack_->batch, " indices, one a row, but got ", rows.size(),
               "; batch_select_indices changes the number of rows");
-  detail::ReorderRows reorder(rows, *stack_->memory());
-  detail::visit_all(*stack_, reorder);
-  reorder.write();
-  stack_->history.select(rows);
-  detail::visit_all(*stack_, reorder);
+  detail::RowChange change(*stack_, rows, /*in_place=*/true);
+  change.prepare();
+  change.apply();
 }
 
 inline void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
   if (rows.empty()) return;
-  detail::SelectRows select(rows, *stack_->memory());
-  detail::visit_all(*stack_, select);
-  stack_->history.select(rows);
-  select.swap();
-  detail::visit_all(*stack_, select);
-  stack_->batch = static_cast<std::int64_t>(rows.size());
+  detail::RowChange change(*stack_, rows, /*in_place=*/false);
+  change.prepare();
+  change.apply();
 }
 
 }  // namespace kvcache

@@ -14,19 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/cache/held_encoder.h"
 #include "kvcache/cache/layer_stack.h"
+#include "kvcache/cache/step_input.h"
 
 namespace kvcache {
-
-struct StepInput {
-  std::int64_t tokens = 0;  // new tokens a row, padding included
-  std::int64_t batch = 0;   // rows
-  // int64 [batch, tokens]; absent (embeddings): the history is no longer known.
-  std::optional<at::Tensor> ids = {};
-  // bool or integer [batch, tokens], or [batch, seen + tokens], whose first columns then replace
-  // what the cache knows of its past's padding; 0 = padding. Absent: all real.
-  std::optional<at::Tensor> valid = {};
-};
 
 class Step {
  public:
@@ -42,6 +34,18 @@ class Step {
     stage_history(stack, input);
     stack.open_step();
     stack_.reset(&stack);
+  }
+
+  // Over the layers of a decoder, whose cross-attention reads those of `encoder`. Keys of the same
+  // encoder input are read where they lie; for another one the step holds a child of the same fate.
+  // Refuses besides, with ValueError: no encoder input where none is held, and a changed one, or
+  // one that cannot be compared, behind tokens of the decoder.
+  Step(LayerStack& stack, const StepInput& input, LayerStack& encoder)
+      : Step(stack, {.tokens = input.tokens,
+                     .batch = input.batch,
+                     .ids = input.ids,
+                     .valid = input.valid}) {
+    open_cross(encoder, input.cross);
   }
 
   std::int64_t tokens() const { return tokens_; }
@@ -104,7 +108,7 @@ class Step {
       enter(layer);
       View view = stack.stage(layer, keys, values);
       turn(layer).keys = true;
-      if (stack.last_reader(layer) > layer) turn(layer).shared_view = view;
+      if (stack.last_reader(layer) > layer || is_child_) turn(layer).shared_view = view;
       return view;
     } catch (...) {
       stack.shrink_to(had);
@@ -126,6 +130,31 @@ class Step {
     enter(layer);
     turn(layer).keys = true;
     return *shared;
+  }
+
+  // The encoder's side where this step computes it: append each layer's cross-attention keys
+  // [encoder rows, kv_heads, encoder tokens, key_dim] and values to it. It is committed and rolled
+  // back together with this step, never by itself. Null where the keys are held.
+  Step* cross() { return cross_.get(); }
+
+  // What this layer's queries read of the encoder, [encoder rows, ...]: the keys that are held, or
+  // those that cross() was given for it, until its next layer's turn. Each encoder row is that of
+  // batch() / (encoder rows) neighbouring rows. Throws ValueError if the step has no encoder's side
+  // and RuntimeError if cross() got no keys for this layer.
+  View cross_view(std::int64_t layer) {
+    open();
+    if (cross_) return cross_->staged_view(layer);
+    check_value(held_.has_value(),
+                "this step reads no encoder: its cache is no EncoderDecoderCache");
+    return held_->read(layer);
+  }
+
+  // bool [encoder rows, encoder tokens] on the CPU: which of the encoder's tokens are real. Absent
+  // if all are.
+  std::optional<at::Tensor> cross_valid() const {
+    open();
+    if (cross_) return cross_->valid();
+    return held_ ? held_->valid() : std::nullopt;
   }
 
   // A convolution's inputs [batch, channels, tokens] behind their left context: see StatePort.
@@ -174,11 +203,13 @@ class Step {
   // stays open.
   void commit() {
     LayerStack& stack = open();
-    check_state(stack.size() > 0, "the step has no layer to commit: nothing was appended");
-    for (std::int64_t i = 0; i < stack.size(); ++i) check_turn_complete(i);
+    check_state(!is_child_, "an encoder's side is committed by the decoder's step");
+    check_complete();
+    if (cross_) cross_->check_complete();
     seal_before(stack.size());
-    stack.publish(tokens_, batch_);
-    (void)stack_.release();
+    if (cross_) cross_->seal_before(cross_->stack_->size());
+    if (held_) held_->leave();
+    publish();
   }
 
  private:
@@ -188,36 +219,16 @@ class Step {
     bool keys = false;    // or read, where they are another layer's
     bool states = false;  // of convolutions and recurrences
     bool sealed = false;
-    std::optional<View> shared_view = {};  // for later layers that share it
+    std::optional<View> shared_view = {};  // for later layers that share it, or a decoder's
   };
 
-  static constexpr std::int64_t kMost = std::int64_t{1} << 31;
-
   void check(const LayerStack& stack, const StepInput& input) const {
-    check_value(tokens_ > 0 && batch_ > 0, "a step needs at least one token and one row, but got ",
-                tokens_, " tokens and ", batch_, " rows");
-    check_value(tokens_ <= kMost && batch_ <= kMost / tokens_, "a step of ", tokens_,
-                " tokens and ", batch_, " rows is more than ", kMost, " tokens in all");
+    detail::check_tokens(input, seen_);
+    check_value(!input.cross,
+                "the step has an encoder's input, but its cache no encoder's side; make an "
+                "EncoderDecoderCache");
     stack.check_batch(batch_);
     for (std::int64_t i = 0; i < stack.size(); ++i) stack.check_room(i, tokens_);
-    if (input.ids) {
-      check_value(input.ids->dim() == 2 && input.ids->size(0) == batch_ &&
-                      input.ids->size(1) == tokens_ && input.ids->scalar_type() == at::kLong,
-                  "ids must be int64 [", batch_, ", ", tokens_, "], but are ", input.ids->dtype(),
-                  " ", input.ids->sizes());
-    }
-    if (input.valid) {
-      const std::int64_t columns = input.valid->dim() == 2 ? input.valid->size(1) : -1;
-      check_value(columns == tokens_ || columns == seen_ + tokens_,
-                  "the attention mask must be [batch, tokens] = [", batch_, ", ", tokens_,
-                  "] or, with the past, [", batch_, ", ", seen_ + tokens_, "], but is ",
-                  input.valid->sizes());
-      check_value(input.valid->size(0) == batch_, "the attention mask has ", input.valid->size(0),
-                  " rows, but the step has ", batch_);
-      check_value(c10::isIntegralType(input.valid->scalar_type(), /*includeBool=*/true),
-                  "the attention mask must hold integers or booleans, but is ",
-                  input.valid->dtype());
-    }
   }
 
   void stage_history(LayerStack& stack, const StepInput& input) {
@@ -269,10 +280,64 @@ class Step {
     return states;
   }
 
+  // Reads the encoder's keys that are held, or opens a child step that takes them in.
+  void open_cross(LayerStack& encoder, const std::optional<CrossInput>& input) {
+    const std::int64_t held = encoder.check_whole();
+    check_value(
+        input || held > 0,
+        "no encoder's keys are held; pass the encoder's input with the decoder's first step");
+    if (input) detail::check_cross_input(*input);
+    const bool same = held > 0 && (!input || detail::holds(encoder, *input, batch_));
+    const std::int64_t rows = same ? encoder.batch : input->batch;
+    check_value(batch_ % rows == 0, "the step's ", batch_,
+                " rows are no multiple of the encoder's ", rows);
+    if (same) {
+      held_.emplace(encoder);
+      return;
+    }
+    check_value(held == 0 || seen_ == 0,
+                "the encoder's input is not known to be the one whose keys are held, which ", seen_,
+                " tokens of the decoder have read; reset() the cache first, or leave the input out "
+                "to go on with what is held");
+    if (held > 0) encoder.put_aside();
+    try {
+      cross_ = std::make_unique<Step>(encoder, StepInput{.tokens = input->tokens,
+                                                         .batch = input->batch,
+                                                         .ids = input->ids,
+                                                         .valid = input->valid});
+    } catch (...) {
+      encoder.take_back();
+      throw;
+    }
+    cross_->is_child_ = true;
+    encoder.reserve(input->tokens);  // all there will be
+  }
+
+  const View& staged_view(std::int64_t layer) {
+    const bool appended = open().has(layer) && turn(layer).shared_view;
+    check_state(appended, "the encoder's keys of layer ", layer,
+                " are not staged: append them to cross() before a later layer's");
+    return *turn(layer).shared_view;
+  }
+
+  void check_complete() {
+    check_state(stack_->size() > 0, "the step has no layer to commit: nothing was appended");
+    for (std::int64_t i = 0; i < stack_->size(); ++i) check_turn_complete(i);
+  }
+
+  void publish() noexcept {
+    if (cross_) cross_->publish();
+    cross_.reset();
+    held_.reset();
+    stack_->publish(tokens_, batch_);
+    (void)stack_.release();
+  }
+
   void check_turn_complete(std::int64_t index) {
     Layer& layer = (*stack_)[index];
     const bool has_keys = layer.key_values() != nullptr || layer.spec().donor;
-    check_state(turn(index).keys || !has_keys, "layer ", index, " of ", stack_->size(),
+    check_state(turn(index).keys || !has_keys, is_child_ ? "the encoder's side: layer " : "layer ",
+                index, " of ", stack_->size(),
                 layer.spec().donor ? " did not read its donor's keys in this step; view"
                                    : " got no keys in this step; append to",
                 " every layer before commit()");
@@ -303,6 +368,9 @@ class Step {
   std::int64_t seen_ = 0;
   History::Staged input_;  // ids and valid rows, on the CPU
   std::vector<Turn> turns_;
+  bool is_child_ = false;                    // the encoder's side of another step
+  std::unique_ptr<Step> cross_;              // the encoder's side, where it is computed
+  std::optional<detail::HeldEncoder> held_;  // ... where it is held
 };
 
 }  // namespace kvcache
