@@ -100,19 +100,20 @@ std::vector<CacheKind> cache_kinds() {
 }
 
 std::vector<Setting> settings() {
-  const bool simulated = c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1);
-  const at::Device device = simulated ? at::Device(c10::kPrivateUse1, 0) : at::Device(at::kCPU);
   std::vector<Setting> result;
   for (const CacheKind& kind : cache_kinds()) {
+    if (c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1)) {
+      const at::Device device(c10::kPrivateUse1, 0), other(c10::kPrivateUse1, 1);
+      result.push_back({kind, at::kFloat, /*recorded=*/false, 2, 2, {device}});
+      result.push_back({kind, at::kBFloat16, /*recorded=*/false, 2, 2, {device}});
+      result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2, {device, other}});
+      continue;
+    }
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       for (const bool recorded : {false, true}) {
-        if (!simulated) result.push_back({kind, dtype, recorded, 1, 1, {device}});
-        result.push_back({kind, dtype, recorded, 2, 2, {device}});
+        for (const std::int64_t size : {1, 2})
+          result.push_back({kind, dtype, recorded, size, size});
       }
-    }
-    if (simulated && kind.layers.size() > 1) {
-      const at::Device other(c10::kPrivateUse1, 1);
-      result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2, {device, other}});
     }
   }
   return result;

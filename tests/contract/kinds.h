@@ -41,7 +41,7 @@ struct Setting {
 };
 
 // Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2.
-// In a program with the simulated accelerator: the latter there, and with layers on both its
+// In a program with the simulated accelerator: both dtypes there, and recorded over both its
 // devices.
 std::vector<Setting> settings();
 
