@@ -8,6 +8,7 @@ command -v clang-format >/dev/null || { echo 'error: clang-format is missing' >&
 git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 -r clang-format --dry-run -Werror
 python3 scripts/check_includes.py --self-test
 python3 scripts/check_includes.py
+python3 scripts/draw_caches.py --check
 # Fixtures keep their bytes, whatever they are.
 if git grep -nIE '[[:space:]]+$|^<<<<<<< |^>>>>>>> ' -- ':!tests/**/*.json' ':!tests/**/*.jinja' ':!*.txt' ':!LICENSE'; then
   echo 'error: trailing whitespace or conflict marks, above' >&2
