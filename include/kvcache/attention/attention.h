@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "kvcache/attention/detail/folded.h"
@@ -19,6 +20,9 @@ namespace kvcache {
 struct AttentionOptions {
   double scale = 0;                    // factor on query-key products; 0: 1 / sqrt(key_dim)
   std::optional<double> softcap = {};  // scores become softcap * tanh(scores / softcap)
+  // Added to the scores thereafter, e.g. for relative positions: [batch or 1, heads, tokens,
+  // columns] in the query's dtype and on its device. Undefined: nothing.
+  at::Tensor bias = {};
 };
 
 // query [batch, heads, tokens, key_dim], heads a multiple of the view's kv_heads;
@@ -50,6 +54,16 @@ inline void check_segment(const at::Tensor& query, const View& view, const Segme
               " must have batch 1 or the view's, ", view.batch);
 }
 
+inline void check_bias(const at::Tensor& query, const View& view, const at::Tensor& bias) {
+  if (!bias.defined()) return;
+  check_value(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == view.batch) &&
+                  bias.size(1) == query.size(1) && bias.size(2) == query.size(2) &&
+                  bias.size(3) == view.visible.length && bias.scalar_type() == query.scalar_type(),
+              "the bias must be ", query.dtype(), " [", view.batch, " or 1, ", query.size(1), ", ",
+              query.size(2), ", ", view.visible.length, "], but is ", bias.dtype(), " ",
+              bias.sizes());
+}
+
 inline void check_attention(const at::Tensor& query, const View& view, const AttentionMask& mask) {
   check_value(query.defined() && query.dim() == 4,
               "the query must be [batch, heads, tokens, "
@@ -78,21 +92,38 @@ inline void check_attention(const at::Tensor& query, const View& view, const Att
   }
 }
 
+// What the fused kernels add to the scores, or which of them count (bool): [batch or 1, heads or 1,
+// tokens, columns]. Absent: neither. A causal mask is said by a flag unless there is a bias.
+inline std::optional<at::Tensor> kernel_mask(const at::Tensor& query, const AttentionMask& mask,
+                                             const at::Tensor& bias) {
+  if (!bias.defined()) {
+    if (mask.kind == AttentionMask::Kind::dense) return mask.allowed;
+    return std::nullopt;
+  }
+  const auto hidden = hidden_columns(mask, query.size(2), {0, bias.size(3)}, query.device());
+  if (!hidden) return bias;
+  return bias.masked_fill(*hidden, -std::numeric_limits<double>::infinity());
+}
+
 // One dense segment, by LibTorch's fused kernel: scores and softmax in float32.
 inline at::Tensor fused_attention(const at::Tensor& query, const KeyValue& states,
-                                  const AttentionMask& mask, double scale) {
+                                  const AttentionMask& mask, const ScoreOptions& options) {
   const std::int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2);
   const std::int64_t kv_heads = states.keys.size(1), group = heads / kv_heads;
-  const bool causal = mask.kind == AttentionMask::Kind::causal && tokens > 1;
-  std::optional<at::Tensor> allowed;
-  if (mask.kind == AttentionMask::Kind::dense) allowed = mask.allowed;
+  const bool causal =
+      mask.kind == AttentionMask::Kind::causal && tokens > 1 && !options.bias.defined();
+  std::optional<at::Tensor> added = kernel_mask(query, mask, options.bias);
   const auto attend = [&](const at::Tensor& rows, bool grouped) {
-    return at::scaled_dot_product_attention(rows, states.keys, states.values, allowed,
-                                            /*dropout_p=*/0.0, causal, scale, grouped);
+    return at::scaled_dot_product_attention(rows, states.keys, states.values, added,
+                                            /*dropout_p=*/0.0, causal, options.scale, grouped);
   };
   if (group == 1) return attend(query, false);
   if (causal || group * tokens > kFewRows) return attend(query, true);
-  if (allowed && tokens > 1) allowed = allowed->repeat({1, 1, group, 1});
+  if (added && added->size(1) == heads) {
+    added = fold_heads(*added, kv_heads);
+  } else if (added && tokens > 1) {
+    added = added->repeat({1, 1, group, 1});
+  }
   return attend(fold_heads(query, kv_heads), false).reshape({batch, heads, tokens, -1});
 }
 
@@ -101,17 +132,19 @@ inline at::Tensor fused_attention(const at::Tensor& query, const KeyValue& state
 inline at::Tensor attention(const at::Tensor& query, const View& view, const AttentionMask& mask,
                             const AttentionOptions& options) {
   detail::check_attention(query, view, mask);
+  detail::check_bias(query, view, options.bias);
   const Segment& first = view.segments.front();
   const std::int64_t key_dim = query.size(3);
   const detail::ScoreOptions score{
       .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(key_dim)),
-      .softcap = options.softcap};
+      .softcap = options.softcap,
+      .bias = options.bias};
   if (view.segments.size() > 1) return detail::segmented_attention(query, view, mask, score);
   // The fused kernels know no soft cap and only equal head sizes.
   if (options.softcap || first.values.size(3) != key_dim) {
     return detail::folded_attention(query, first, mask, score);
   }
-  return detail::fused_attention(query, dense(view), mask, score.scale);
+  return detail::fused_attention(query, dense(view), mask, score);
 }
 
 }  // namespace kvcache

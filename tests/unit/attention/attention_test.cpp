@@ -47,6 +47,7 @@ at::Tensor reference(const Problem& p) {
   const double scale = p.options.scale != 0 ? p.options.scale : 1 / std::sqrt(p.query.size(3));
   at::Tensor scores = at::matmul(p.query, repeated(p.keys).transpose(2, 3)) * scale;
   if (p.options.softcap) scores = at::tanh(scores / *p.options.softcap) * *p.options.softcap;
+  if (p.options.bias.defined()) scores = scores + p.options.bias;
   at::Tensor allowed = p.mask.allowed;
   if (p.mask.kind == AttentionMask::Kind::causal) {
     allowed = at::ones({p.query.size(2), p.keys.size(2)}, at::kBool).tril();
@@ -80,8 +81,10 @@ View view_of(const Problem& p, std::vector<std::int64_t> lengths, at::ScalarType
 
 double error_of(const Problem& p, const std::vector<std::int64_t>& lengths,
                 at::ScalarType dtype = at::kFloat) {
+  AttentionOptions options = p.options;
+  if (options.bias.defined()) options.bias = options.bias.to(dtype);
   const at::Tensor result =
-      attention(p.query.to(dtype), view_of(p, lengths, dtype), p.mask, p.options);
+      attention(p.query.to(dtype), view_of(p, lengths, dtype), p.mask, options);
   EXPECT_EQ(result.scalar_type(), dtype);
   return difference(result, reference(p));
 }
@@ -187,6 +190,28 @@ TEST(Attention, ScaleAndSoftcap) {
   }
 }
 
+TEST(Attention, ABiasIsAddedToTheScores) {
+  for (const Shape& shape : {Shape{}, Shape{.batch = 3}, Shape{.batch = 2, .kv_heads = 4},
+                             Shape{.batch = 2, .heads = 8, .value_dim = 4}}) {
+    for (const std::int64_t tokens : {1, 4, 50}) {
+      Problem p = random_problem(shape, tokens, 50);
+      for (const std::int64_t rows : {std::int64_t{1}, shape.batch}) {
+        p.options = {.scale = 0.7, .bias = at::randn({rows, shape.heads, tokens, 50}, at::kDouble)};
+        std::vector<AttentionMask> masks{{}, padded_mask(shape, tokens, 50)};
+        if (tokens == 50) masks.push_back({AttentionMask::Kind::causal});
+        for (const AttentionMask& mask : masks) {
+          p.mask = mask;
+          EXPECT_LE(error_of(p, {50}), 1e-5);
+          EXPECT_LE(error_of(p, {20, 30}), 1e-5);
+        }
+      }
+      p.options.softcap = 2.0;
+      EXPECT_LE(error_of(p, {50}), 1e-5);
+      EXPECT_LE(error_of(p, {50}, at::kBFloat16), 1e-1);
+    }
+  }
+}
+
 // Long enough that a fused kernel meets whole blocks of keys that a row does not see.
 TEST(Attention, PaddedRowsGiveNoNaN) {
   const Shape shape{.batch = 2};
@@ -243,6 +268,16 @@ TEST(Attention, RefusesWhatDoesNotFit) {
       attention(query, view, {AttentionMask::Kind::dense, at::ones({1, 1, 2, 5}, at::kBool)}),
       ValueError);
   EXPECT_THROW(attention(query, View{}, {}), ValueError);
+  const auto refuses_bias = [&](const at::Tensor& bias) {
+    EXPECT_THROW(attention(query, view, {}, {.bias = bias}), ValueError) << bias.sizes();
+  };
+  EXPECT_NO_THROW(attention(query, view, {}, {.bias = at::zeros({1, 4, 2, 6})}));
+  refuses_bias(at::zeros({4, 2, 6}));
+  refuses_bias(at::zeros({2, 4, 2, 6}));
+  refuses_bias(at::zeros({1, 1, 2, 6}));
+  refuses_bias(at::zeros({1, 4, 1, 6}));
+  refuses_bias(at::zeros({1, 4, 2, 5}));
+  refuses_bias(at::zeros({1, 4, 2, 6}, at::kHalf));
 }
 
 TEST(Attention, RefusesViewsThatDisagreeWithThemselves) {

@@ -23,6 +23,8 @@ namespace kvcache::detail {
 struct ScoreOptions {
   double scale;
   std::optional<double> softcap;
+  at::Tensor bias =
+      {};  // [batch or 1, heads, tokens, columns], added to the scores; may be undefined
 };
 
 // [batch, heads, tokens, dim] -> [batch, kv_heads, group * tokens, dim]
@@ -49,11 +51,15 @@ inline at::Tensor product(const at::Tensor& rows, const at::Tensor& right, doubl
   return result.view({heads, batch, n, m}).transpose(0, 1);
 }
 
-// Scores [batch, kv_heads, group * tokens, columns] of a folded query, scaled and capped.
-inline at::Tensor scores_of(const at::Tensor& folded, const at::Tensor& keys,
+// Scores [batch, kv_heads, group * tokens, columns] of a folded query with keys of some of a view's
+// columns: scaled, capped and biased.
+inline at::Tensor scores_of(const at::Tensor& folded, const at::Tensor& keys, Range columns,
                             const ScoreOptions& options) {
   at::Tensor scores = product(folded, keys.transpose(2, 3), options.scale);
   if (options.softcap) scores.div_(*options.softcap).tanh_().mul_(*options.softcap);
+  if (options.bias.defined()) {
+    scores.add_(fold_heads(options.bias.narrow(3, columns.first, columns.length()), keys.size(1)));
+  }
   return scores;
 }
 
@@ -83,8 +89,9 @@ inline at::Tensor folded_attention(const at::Tensor& query, const Segment& segme
                                    const AttentionMask& mask, const ScoreOptions& options) {
   const std::int64_t tokens = query.size(2);
   const at::Tensor folded = fold_heads(query, segment.keys.size(1));
-  const at::Tensor scores = scores_of(folded, segment.keys, options);
-  hide(scores, hidden_columns(mask, tokens, {0, segment.length()}, query.device()));
+  const Range columns{0, segment.length()};
+  const at::Tensor scores = scores_of(folded, segment.keys, columns, options);
+  hide(scores, hidden_columns(mask, tokens, columns, query.device()));
   return product(at::softmax(scores, -1), segment.values)
       .reshape({query.size(0), query.size(1), tokens, segment.values.size(3)});
 }
@@ -105,10 +112,10 @@ inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
   at::Tensor maximum = at::full_like(sum, std::numeric_limits<float>::lowest());
   for (const Segment& segment : view.segments) {
     if (segment.length() == 0) continue;
-    const at::Tensor scores = scores_of(folded, segment.keys, options).to(wide);
     const std::int64_t first = segment.first - view.visible.offset;
-    hide(scores,
-         hidden_columns(mask, query.size(2), {first, first + segment.length()}, query.device()));
+    const Range columns{first, first + segment.length()};
+    const at::Tensor scores = scores_of(folded, segment.keys, columns, options).to(wide);
+    hide(scores, hidden_columns(mask, query.size(2), columns, query.device()));
     const at::Tensor higher = at::maximum(maximum, scores.amax(-1, /*keepdim=*/true));
     const at::Tensor fade = maximum.sub(higher).exp_();
     const at::Tensor weights = scores.sub(higher).exp_();
