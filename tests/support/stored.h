@@ -41,7 +41,8 @@ inline at::Tensor joined(const std::vector<at::Tensor>& parts, std::int64_t batc
   if (parts.empty()) return at::empty({0});
   std::vector<at::Tensor> rows;
   for (const at::Tensor& part : parts) {
-    rows.push_back(part.size(0) == batch ? part : part.expand({batch, -1, -1, -1}));
+    const bool shared = part.size(0) == 1 && batch > 1;
+    rows.push_back(shared ? part.expand({batch, -1, -1, -1}) : part);
   }
   return rows.size() == 1 ? rows[0] : at::cat(rows, 2);
 }
