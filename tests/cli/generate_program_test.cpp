@@ -113,7 +113,7 @@ TEST_F(GenerateProgram, VersionAndHelp) {
                              "--quiet",
                              "FILE.json",
                              "(only 1 so far)",
-                             "(only dynamic so far)"}) {
+                             "static (made once"}) {
     EXPECT_THAT(help.out, HasSubstr(option));
   }
   const std::filesystem::path renamed = folder_ / "kvcache-generate";
