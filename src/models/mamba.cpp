@@ -1,10 +1,8 @@
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "kvcache/models/mamba_mixer.h"
-#include "kvcache/models/mixed_decoder.h"
 #include "models/families.h"
+#include "models/mamba_stack.h"
 #include "models/recurrent_config.h"
 
 namespace kvcache::detail {
@@ -33,30 +31,10 @@ ModelConfig read_config(const ConfigReader& json) {
   return config;
 }
 
-std::unique_ptr<CausalLM> build(const ModelConfig& config, const StateDict& weights,
-                                const LoadOptions& options) {
-  MixedParts parts{.vocabulary = Vocabulary::read(weights, config, "backbone.embeddings.weight"),
-                   .wide_residual = config.recurrent.wide_residual};
-  const auto norm = [&](const StateDict& from, const char* name) {
-    return RmsNorm(from.take(name, {config.hidden_size}), config.rms_norm_eps);
-  };
-  std::vector<MambaMixer> mixers;
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const StateDict layer = weights.select("backbone.layers." + std::to_string(i));
-    parts.layers.push_back({.norm = norm(layer, "norm.weight")});
-    mixers.push_back(MambaMixer::read(layer.select("mixer"), config));
-  }
-  parts.norm = norm(weights, "backbone.norm_f.weight");
-  weights.verify();
-  for (std::size_t i = 0; i < mixers.size(); ++i) {
-    mixers[i].prepare();
-    parts.layers[i].mixer = std::move(mixers[i]);
-  }
-  return std::make_unique<MixedDecoder>(config, options, std::move(parts));
-}
-
 }  // namespace
 
-void add_mamba(ModelRegistry& registry) { registry.add("mamba", {read_config, build}); }
+void add_mamba(ModelRegistry& registry) {
+  registry.add("mamba", {read_config, build_mamba<MambaMixer>});
+}
 
 }  // namespace kvcache::detail

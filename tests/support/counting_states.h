@@ -16,6 +16,18 @@
 
 namespace kvcache::testing {
 
+// Kinds of layers, and caches mixed of them.
+inline const LayerSpec kFull{};
+inline const LayerSpec kLinear{.type = std::string(kLinearAttention)};
+inline const LayerSpec kTwoStates{.type = std::string(kLinearAttention), .states = 2};
+inline const LayerSpec kBoth{.type = std::string(kHybrid)};
+inline const LayerSpec kBothSliding{.type = std::string(kHybridSliding), .window = 4};
+inline const LayerSpec kNothing{.type = std::string(kDummy)};
+
+inline const std::vector<std::vector<LayerSpec>> kMixes{
+    {kLinear}, {kTwoStates, kNothing, kLinear}, {kFull, kLinear},
+    {kBoth},   {kBothSliding, kTwoStates},      {kBoth, kBothSliding, kFull}};
+
 using Numbers = std::vector<std::int64_t>;
 
 inline constexpr std::int64_t kModulus = 1009;

@@ -22,20 +22,15 @@ namespace {
 using testing::feed_rows;
 using testing::feed_text;
 using ::testing::HasSubstr;
+using testing::kBoth;
+using testing::kBothSliding;
+using testing::kFull;
+using testing::kLinear;
+using testing::kMixes;
+using testing::kTwoStates;
 using testing::Numbers;
 using testing::outputs_of;
 using testing::refusal;
-
-const LayerSpec kFull{};
-const LayerSpec kLinear{.type = std::string(kLinearAttention)};
-const LayerSpec kTwoStates{.type = std::string(kLinearAttention), .states = 2};
-const LayerSpec kBoth{.type = std::string(kHybrid)};
-const LayerSpec kBothSliding{.type = std::string(kHybridSliding), .window = 4};
-const LayerSpec kNothing{.type = std::string(kDummy)};
-
-const std::vector<std::vector<LayerSpec>> kMixes{
-    {kLinear}, {kTwoStates, kNothing, kLinear}, {kFull, kLinear},
-    {kBoth},   {kBothSliding, kTwoStates},      {kBoth, kBothSliding, kFull}};
 
 Numbers slice(const Numbers& text, std::size_t first, std::size_t end) {
   return {text.begin() + std::ptrdiff_t(first), text.begin() + std::ptrdiff_t(end)};

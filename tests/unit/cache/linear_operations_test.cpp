@@ -21,20 +21,11 @@ namespace {
 using testing::feed_rows;
 using testing::feed_text;
 using ::testing::HasSubstr;
+using testing::kLinear;
+using testing::kMixes;
 using testing::Numbers;
 using testing::outputs_of;
 using testing::refusal;
-
-const LayerSpec kFull{};
-const LayerSpec kLinear{.type = std::string(kLinearAttention)};
-const LayerSpec kTwoStates{.type = std::string(kLinearAttention), .states = 2};
-const LayerSpec kBoth{.type = std::string(kHybrid)};
-const LayerSpec kBothSliding{.type = std::string(kHybridSliding), .window = 4};
-const LayerSpec kNothing{.type = std::string(kDummy)};
-
-const std::vector<std::vector<LayerSpec>> kMixes{
-    {kLinear}, {kTwoStates, kNothing, kLinear}, {kFull, kLinear},
-    {kBoth},   {kBothSliding, kTwoStates},      {kBoth, kBothSliding, kFull}};
 
 const Numbers kPrefix{3, 1, 4, 1, 5, 9, 2, 6, 5};
 const Numbers kShort{2, 7, 1, 8};
