@@ -59,12 +59,12 @@ MaybeTokenizer load_tokenizer(const Arguments& arguments) {
   return kvcache::Tokenizer::from_folder(arguments.model);
 }
 
-std::unique_ptr<kvcache::CausalLM> load(const Arguments& arguments, double& seconds) {
+std::unique_ptr<kvcache::LanguageModel> load(const Arguments& arguments, double& seconds) {
   const bool show = !arguments.quiet && isatty(STDERR_FILENO) != 0;
   if (show) std::cerr << "loading " << arguments.model.string() << " ..." << std::flush;
   const auto start = std::chrono::steady_clock::now();
-  auto model =
-      kvcache::load_model(arguments.model, {.dtype = arguments.dtype, .device = arguments.device});
+  auto model = kvcache::load_language_model(arguments.model,
+                                            {.dtype = arguments.dtype, .device = arguments.device});
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (show) std::cerr << "\r\033[K" << std::flush;
   return model;
@@ -87,8 +87,8 @@ void run(const Arguments& arguments) {
   const TokenBatch batch = arguments.input_ids
                                ? read_token_file(*arguments.input_ids)
                                : tokenize(arguments.prompts, *report.tokenizer, report.config);
-  report.prompt_tokens = batch.ids.size(1);
   const auto model = load(arguments, report.load_s);
+  report.prompt_tokens = model->is_encoder_decoder() ? 1 : batch.ids.size(1);  // its start token
 
   kvcache::Inputs inputs{.input_ids = batch.ids, .attention_mask = batch.mask};
   inputs.generator = kvcache::make_generator(arguments.seed.value_or(std::random_device{}()));

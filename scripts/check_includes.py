@@ -37,7 +37,8 @@ BUILDS_ON = {
 }
 
 # Single headers that a folder may include beyond the rule, and single files that may include a folder.
-EXTRA_HEADERS = {"generation": ("models/causal_lm.h",), "chat": ("models/causal_lm.h",)}
+MODELS = ("models/language_model.h", "models/causal_lm.h")
+EXTRA_HEADERS = {"generation": MODELS, "chat": MODELS}
 EXTRA_FOLDERS = {
     "cache/serialization.h": ("io",),
     "cache/serialization.cpp": ("io",),

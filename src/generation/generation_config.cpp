@@ -87,6 +87,7 @@ void check_cache(const GenerationConfig& config) {
 void check_special_tokens(const GenerationConfig& config) {
   check_at_least("pad_token_id", config.pad_token_id, 0);
   check_at_least("bos_token_id", config.bos_token_id, 0);
+  check_at_least("decoder_start_token_id", config.decoder_start_token_id, 0);
   for (const std::int64_t id : config.eos_token_id.value_or(std::vector<std::int64_t>{})) {
     check_at_least("eos_token_id", id, 0);
   }
@@ -118,6 +119,7 @@ GenerationConfig GenerationConfig::over(const GenerationConfig& base) const {
   take(&GenerationConfig::eos_token_id);
   take(&GenerationConfig::pad_token_id);
   take(&GenerationConfig::bos_token_id);
+  take(&GenerationConfig::decoder_start_token_id);
   take(&GenerationConfig::output_logits);
   return merged;
 }

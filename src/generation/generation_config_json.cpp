@@ -77,7 +77,8 @@ void check_without_effect(const std::string& name, const json& value, std::strin
 GenerationConfig from_model_config(std::string_view text, std::string_view source) {
   const json object = parse_object(text, source);
   GenerationConfig config;
-  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+  for (const char* name :
+       {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}) {
     if (object.contains(name)) read_supported(config, name, object.at(name), source);
   }
   return config;

@@ -99,6 +99,7 @@ const std::vector<SupportedField>& supported_fields() {
       field("eos_token_id", &Config::eos_token_id),
       id_field("pad_token_id", &Config::pad_token_id),
       id_field("bos_token_id", &Config::bos_token_id),
+      id_field("decoder_start_token_id", &Config::decoder_start_token_id),
       field("output_logits", &Config::output_logits),
       without_effect("return_dict_in_generate"),  // generate() always returns a struct
       without_effect("disable_compile"),          // decoding is eager
@@ -135,7 +136,6 @@ const std::vector<UnsupportedField>& unsupported_fields() {
       {"output_hidden_states", {false}},
       {"output_scores", {false}},
       {"encoder_no_repeat_ngram_size", {0}},
-      {"decoder_start_token_id", {}},
       {"is_assistant", {false}},
       {"num_assistant_tokens", {20}},
       {"num_assistant_tokens_schedule", {"constant"}},

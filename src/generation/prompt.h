@@ -16,6 +16,9 @@ struct Prompt {
   // bool [rows, tokens], or [rows, cached + tokens] as the caller gave it; absent: no padding.
   std::optional<at::Tensor> valid = {};
   bool continuation = false;  // ids follow after the tokens of a cache that holds some
+  // Of a model with an encoder, one row for several neighbours of `ids`; absent: what the cache
+  // holds of it.
+  std::optional<EncoderInput> encoder = {};
 
   std::int64_t rows() const { return ids.size(0); }
   std::int64_t tokens() const { return ids.size(1); }
@@ -29,15 +32,19 @@ struct Prompt {
 
 // Checks everything about the inputs, also against the cache (null: none), and changes nothing.
 // Throws ValueError; RuntimeError for a continuation that could not be exact.
-Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const CausalLM& model,
+Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const LanguageModel& model,
                    Cache* cache);
 
 // The whole text: what the cache holds (unknown tokens as padding) and the prompt.
 TokenRows whole_text(const Prompt& prompt, const Cache* cache);
 
+// Whether a cache holds the keys of the prompt's encoder input already.
+bool holds_encoder(const Prompt& prompt, Cache& cache);
+
 // Makes the cache hold nothing but a prefix of the prompt and returns the prefix's length, always
-// less than the prompt's. Crops where that is exact, else resets. A continuation keeps all: 0.
-// Throws RuntimeError if the cache's tokens are not known.
+// less than the prompt's. Crops where that is exact, which leaves the keys of the same encoder
+// input, else resets. A continuation keeps all: 0. Throws RuntimeError if the cache's tokens are
+// not known.
 std::int64_t keep_common_prefix(const Prompt& prompt, Cache& cache);
 
 }  // namespace kvcache::detail

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "generation/configured.h"
 #include "generation/prompt.h"
 #include "generation/token_loop.h"
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/core/errors.h"
 
@@ -19,16 +21,25 @@ namespace {
 // little beside a model's weights.
 constexpr std::int64_t kReservedNewTokens = 1024;
 
-// For a prompt of `tokens` tokens and a text of `longest`, of which the last is never fed.
+// For a prompt and a text of `longest` tokens, of which the last is never fed.
 std::unique_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
-                                  std::int64_t tokens, std::int64_t longest) {
+                                  const detail::Prompt& prompt, std::int64_t longest) {
+  const std::vector<LayerSpec> layers = model.layer_specs();
+  const std::vector<LayerSpec> cross = cross_attention_layers(layers);
   if (config.cache_implementation.value_or("dynamic") == "static") {
     const std::int64_t most = std::max(longest - 1, config.max_cache_len.value_or(0));
-    return std::make_unique<StaticCache>(model, StaticCacheOptions{.max_cache_len = most});
+    auto cache = std::make_unique<StaticCache>(layers, StaticCacheOptions{.max_cache_len = most});
+    if (!prompt.encoder) return cache;
+    const std::int64_t read = prompt.encoder->input_ids.size(1);
+    return std::make_unique<EncoderDecoderCache>(
+        std::move(cache),
+        std::make_unique<StaticCache>(cross, StaticCacheOptions{.max_cache_len = read}));
   }
-  auto cache = std::make_unique<DynamicCache>(model);
-  cache->reserve(std::min(longest, tokens + kReservedNewTokens) - 1);
-  return cache;
+  auto cache = std::make_unique<DynamicCache>(layers);
+  cache->reserve(std::min(longest, prompt.tokens() + kReservedNewTokens) - 1);
+  if (!prompt.encoder) return cache;
+  return std::make_unique<EncoderDecoderCache>(std::move(cache),
+                                               std::make_unique<DynamicCache>(cross));
 }
 
 }  // namespace
@@ -44,7 +55,7 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
   if (use_cache && past_key_values == nullptr) {
     const std::int64_t longest =
         detail::max_length(config, prompt.tokens(), model_.config().max_position_embeddings);
-    made = make_cache(config, model_.config(), prompt.tokens(), longest);
+    made = make_cache(config, model_.config(), prompt, longest);
     past_key_values = made.get();
   }
   Output output = detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
@@ -52,7 +63,7 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
   return output;
 }
 
-Output generate(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
+Output generate(const LanguageModel& model, const Inputs& inputs, const GenerationConfig& config,
                 Cache* past_key_values) {
   return Runner(model).generate(inputs, config, past_key_values);
 }

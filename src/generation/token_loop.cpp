@@ -39,8 +39,8 @@ void check_capacity(const Cache& cache, std::int64_t max_length) {
 
 }  // namespace
 
-TokenLoop::TokenLoop(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
-                     const Prompt& prompt, Cache* cache)
+TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
+                     const GenerationConfig& config, const Prompt& prompt, Cache* cache)
     : model_(model),
       inputs_(inputs),
       config_(config),
@@ -84,28 +84,37 @@ at::Tensor TokenLoop::prefill() {
   const std::int64_t kept = cache_ == nullptr ? 0 : keep_common_prefix(prompt_, *cache_);
   const std::int64_t tokens = prompt_.tokens() - kept;
   timings_.prefill_tokens = prompt_.rows() * tokens;
-  return forward(prompt_.ids.narrow(1, kept, tokens),
-                 kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid);
+  if (prompt_.encoder && (cache_ == nullptr || !holds_encoder(prompt_, *cache_))) {
+    timings_.prefill_tokens += prompt_.encoder->input_ids.numel();
+  }
+  return forward({.input_ids = prompt_.ids.narrow(1, kept, tokens),
+                  .attention_mask = kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid,
+                  .encoder = prompt_.encoder});
 }
 
 at::Tensor TokenLoop::next_logits() {
   const TokenRows text = text_.text();
-  if (cache_ == nullptr) return forward(text.ids, text.valid);
+  if (cache_ == nullptr) {
+    return forward(
+        {.input_ids = text.ids, .attention_mask = text.valid, .encoder = prompt_.encoder});
+  }
   std::optional<at::Tensor> valid = newest_real_;
   if (valid) valid = valid->unsqueeze(1);
-  return forward(text.ids.narrow(1, text.length() - 1, 1), valid);
+  return forward({.input_ids = text.ids.narrow(1, text.length() - 1, 1), .attention_mask = valid});
 }
 
-at::Tensor TokenLoop::forward(const at::Tensor& ids, const std::optional<at::Tensor>& valid) {
-  ForwardInput input{.input_ids = ids, .attention_mask = valid, .logits_to_keep = 1};
+at::Tensor TokenLoop::forward(ForwardInput input) {
+  const at::Device device = input.input_ids.device();
+  input.logits_to_keep = 1;
   if (cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_)) {
     const TokenRows text = text_.text();
     cache_->reset();
     input.input_ids = text.ids;
     input.attention_mask = text.valid;
+    input.encoder = prompt_.encoder;
   }
   const at::Tensor logits = model_.forward(input, cache_);
-  at::Tensor last = logits.select(1, -1).to(ids.device(), at::kFloat);
+  at::Tensor last = logits.select(1, -1).to(device, at::kFloat);
   if (config_.output_logits.value_or(false)) logits_.push_back(last);
   return last;
 }

@@ -15,7 +15,7 @@ class TokenLoop {
  public:
   // `cache` null: every step runs the whole text. Throws ValueError for lengths, a generator or a
   // pad token that cannot work; nothing has changed then.
-  TokenLoop(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config,
+  TokenLoop(const LanguageModel& model, const Inputs& inputs, const GenerationConfig& config,
             const Prompt& prompt, Cache* cache);
 
   // Once. Output without the cache.
@@ -25,12 +25,12 @@ class TokenLoop {
   at::Tensor prefill();
   at::Tensor next_logits();
   // Runs the model; the last position's scores, float32 [rows, vocab], on the text's device.
-  at::Tensor forward(const at::Tensor& ids, const std::optional<at::Tensor>& valid);
+  at::Tensor forward(ForwardInput input);
   at::Tensor choose(const at::Tensor& logits);
   // Takes the new tokens in; false once every row has ended.
   bool take(const at::Tensor& tokens);
 
-  const CausalLM& model_;
+  const LanguageModel& model_;
   const Inputs& inputs_;
   const GenerationConfig& config_;
   const Prompt& prompt_;

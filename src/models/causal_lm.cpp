@@ -1,6 +1,6 @@
 #include "kvcache/models/causal_lm.h"
 
-#include <c10/core/GradMode.h>
+#include <ATen/ops/arange.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -11,44 +11,13 @@
 #include "kvcache/core/errors.h"
 #include "kvcache/models/rope.h"
 #include "kvcache/retention/retention.h"
+#include "models/checked_input.h"
 
 namespace kvcache {
 namespace {
 
 // Longer than any text: has a regime other than 0 where any length has.
 constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
-
-// The ids as int64 [batch, tokens] on the CPU, every one of them in the vocabulary.
-at::Tensor checked_ids(const at::Tensor& ids, std::int64_t vocab_size) {
-  check_value(ids.defined() && ids.dim() == 2 &&
-                  (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
-              "input_ids must be an integer tensor [batch, tokens], but are ",
-              ids.defined() ? c10::str(ids.dtype(), " ", ids.sizes()) : "undefined");
-  check_value(ids.numel() > 0, "input_ids are empty, ", ids.sizes(),
-              "; a forward pass needs at least one token a row (the beginning-of-text token, if "
-              "there is no text)");
-  at::Tensor host = ids.to(at::kCPU, at::kLong).contiguous();
-  const auto* data = host.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < host.numel(); ++i) {
-    check_value(data[i] >= 0 && data[i] < vocab_size, "token id ", data[i], " in row ",
-                i / host.size(1), ", column ", i % host.size(1), " is outside the vocabulary of ",
-                vocab_size);
-  }
-  return host;
-}
-
-// The mask as bool on the CPU; its shape is the step's concern.
-std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
-  if (!mask) return std::nullopt;
-  check_value(mask->defined() && at::isIntegralType(mask->scalar_type(), /*includeBool=*/true),
-              "the attention mask must hold integers or booleans [batch, tokens], but is ",
-              mask->defined() ? c10::str(mask->dtype(), " ", mask->sizes()) : "undefined");
-  const at::Tensor host = mask->to(at::kCPU);
-  at::Tensor real = host.to(at::kBool);
-  check_value(host.to(at::kLong).equal(real.to(at::kLong)),
-              "the attention mask must hold 0 for padding and 1 for real tokens, nothing else");
-  return real;
-}
 
 // A convolution would reach over padding between a row's tokens, and a state would fade under it.
 // valid: bool [batch, seen + tokens] on the CPU.
@@ -114,6 +83,14 @@ const AttentionMask& ForwardContext::mask(std::int64_t layer, at::Device device)
   return masks_.back().second;
 }
 
+at::Tensor ForwardContext::key_positions(std::int64_t layer) const {
+  const Visible& visible = visible_.at(static_cast<std::size_t>(layer));
+  if (!valid_) {
+    return at::arange(visible.offset, visible.offset + visible.length, at::kLong).unsqueeze(0);
+  }
+  return valid_->cumsum(1).sub_(valid_->to(at::kLong)).narrow(1, visible.offset, visible.length);
+}
+
 at::Tensor ForwardContext::attend(std::int64_t layer, const at::Tensor& query,
                                   const KeyValue& states, const AttentionOptions& options) {
   const View view = step_.append(layer, states.keys, states.values);
@@ -129,8 +106,8 @@ at::Tensor ForwardContext::attend_shared(std::int64_t layer, const at::Tensor& q
 // The regime of all of the model's ropes together: the least length with the frequencies of
 // `length`, or 0.
 std::int64_t CausalLM::regime(std::int64_t length) const {
-  std::int64_t result = rope_regime(config_.rope, length);
-  for (const auto& [type, rope] : config_.layer_ropes) {
+  std::int64_t result = rope_regime(config().rope, length);
+  for (const auto& [type, rope] : config().layer_ropes) {
     result = std::max(result, rope_regime(rope, length));
   }
   return result;
@@ -146,28 +123,30 @@ std::vector<std::int64_t> CausalLM::regimes_of(const Step& step) const {
 
 bool CausalLM::needs_whole_text(const ForwardInput& input, Cache& past_key_values) const {
   if (regime(kAnyLength) == 0) return false;
-  const at::Tensor ids = checked_ids(input.input_ids, config_.vocab_size);
-  const Step step = past_key_values.begin_step(
-      {.tokens = ids.size(1), .batch = ids.size(0), .valid = checked_mask(input.attention_mask)});
+  const at::Tensor ids = detail::checked_ids(input.input_ids, config().vocab_size);
+  const Step step =
+      past_key_values.begin_step({.tokens = ids.size(1),
+                                  .batch = ids.size(0),
+                                  .valid = detail::checked_mask(input.attention_mask)});
   return step.first_row_unlike(regimes_of(step)).has_value();
 }
 
-at::Tensor CausalLM::forward(const ForwardInput& input, Cache* past_key_values) const {
-  if (past_key_values != nullptr) return run(input, *past_key_values, /*commit=*/true);
+at::Tensor CausalLM::run(const ForwardInput& input, Cache* past_key_values) const {
+  check_value(!input.encoder, "this model, a ", config().model_type,
+              ", has no encoder; leave the encoder's input out");
+  if (past_key_values != nullptr) return run_step(input, *past_key_values, /*commit=*/true);
   LayeredCache none = uncached(layers_);
-  return run(input, none, /*commit=*/false);
+  return run_step(input, none, /*commit=*/false);
 }
 
-at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) const {
+at::Tensor CausalLM::run_step(const ForwardInput& input, Cache& cache, bool commit) const {
   const c10::InferenceMode inference;
-  check_value(input.logits_to_keep >= 0, "logits_to_keep is ", input.logits_to_keep,
-              "; it must be a number of positions, or 0 for all");
-  const at::Tensor ids = checked_ids(input.input_ids, config_.vocab_size);
-  const std::int64_t tokens = ids.size(1);
-  Step step = cache.begin_step({.tokens = tokens,
+  detail::check_logits_to_keep(input);
+  const at::Tensor ids = detail::checked_ids(input.input_ids, config().vocab_size);
+  Step step = cache.begin_step({.tokens = ids.size(1),
                                 .batch = ids.size(0),
                                 .ids = ids,
-                                .valid = checked_mask(input.attention_mask)});
+                                .valid = detail::checked_mask(input.attention_mask)});
   const std::vector<std::int64_t> regimes = regimes_of(step);
   if (!regimes.empty()) {
     const std::optional<std::int64_t> row = step.first_row_unlike(regimes);
@@ -177,17 +156,9 @@ at::Tensor CausalLM::run(const ForwardInput& input, Cache& cache, bool commit) c
                 "the cache; reset() the cache and pass the whole text at once, as generate() does");
     step.stamp(regimes);
   }
-  ForwardContext context(step, layers_, device_, regimes);
-  const at::Tensor hidden = hidden_states(ids.to(device_), context);
-  const std::int64_t kept =
-      input.logits_to_keep == 0 ? tokens : std::min(input.logits_to_keep, tokens);
-  at::Tensor logits;
-  {
-    // Not in InferenceMode, so that the caller may write to the logits.
-    const c10::InferenceMode normal_tensors(false);
-    const c10::NoGradGuard no_grad;
-    logits = head(hidden.narrow(1, tokens - kept, kept)).to(device_);
-  }
+  ForwardContext context(step, layers_, device(), regimes);
+  const at::Tensor hidden = hidden_states(ids.to(device()), context);
+  at::Tensor logits = last_logits(hidden, input.logits_to_keep);
   if (commit) step.commit();
   return logits;
 }

@@ -18,5 +18,6 @@ void add_phi3(ModelRegistry& registry);
 void add_qwen2(ModelRegistry& registry);
 void add_qwen3(ModelRegistry& registry);
 void add_qwen3_next(ModelRegistry& registry);
+void add_t5(ModelRegistry& registry);
 
 }  // namespace kvcache::detail

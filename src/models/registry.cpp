@@ -38,6 +38,7 @@ ModelRegistry model_families() {
   detail::add_qwen2(registry);
   detail::add_qwen3(registry);
   detail::add_qwen3_next(registry);
+  detail::add_t5(registry);
   return registry;
 }
 
@@ -46,18 +47,17 @@ namespace {
 // That of the embeddings; reads no more than headers.
 at::ScalarType checkpoint_dtype(const std::filesystem::path& folder, const ModelConfig& config) {
   const StateDict weights = StateDict::from_checkpoint(folder);
-  const bool mamba = weights.contains("backbone.embeddings.weight");
-  return weights
-      .take(mamba ? "backbone.embeddings.weight" : "model.embed_tokens.weight",
-            {config.vocab_size, config.hidden_size})
-      .scalar_type();
+  const auto name_of = [&]() -> const char* {
+    if (config.seq2seq) return "shared.weight";
+    const char* mamba = "backbone.embeddings.weight";
+    return weights.contains(mamba) ? mamba : "model.embed_tokens.weight";
+  };
+  return weights.take(name_of(), {config.vocab_size, config.hidden_size}).scalar_type();
 }
 
-}  // namespace
-
-std::unique_ptr<CausalLM> load_model(const std::filesystem::path& folder,
-                                     const LoadOptions& options, const ModelRegistry& families) {
-  const ModelConfig config = ModelConfig::from_file(folder / "config.json", families);
+template <typename Model>
+std::unique_ptr<Model> build(const ModelFamily::Build<Model>& make, const ModelConfig& config,
+                             const std::filesystem::path& folder, const LoadOptions& options) {
   LoadOptions chosen = options;
   if (!chosen.dtype) chosen.dtype = config.dtype;
   if (!chosen.dtype) chosen.dtype = checkpoint_dtype(folder, config);
@@ -65,9 +65,43 @@ std::unique_ptr<CausalLM> load_model(const std::filesystem::path& folder,
       *chosen.dtype == at::kFloat || *chosen.dtype == at::kBFloat16 || *chosen.dtype == at::kHalf,
       "models run in float32, bfloat16 or float16, not in ", *chosen.dtype);
   const StateDict weights = StateDict::from_checkpoint(folder, chosen);
-  std::unique_ptr<CausalLM> model = families.find(config.model_type).build(config, weights, chosen);
+  std::unique_ptr<Model> model = make(config, weights, chosen);
   model->set_fingerprint(detail::fingerprint(config.model_type, folder / "config.json", weights));
   return model;
+}
+
+ModelConfig read_config(const std::filesystem::path& folder, const ModelRegistry& families) {
+  return ModelConfig::from_file(folder / "config.json", families);
+}
+
+}  // namespace
+
+std::unique_ptr<LanguageModel> load_language_model(const std::filesystem::path& folder,
+                                                   const LoadOptions& options,
+                                                   const ModelRegistry& families) {
+  const ModelConfig config = read_config(folder, families);
+  const ModelFamily& family = families.find(config.model_type);
+  if (family.build_seq2seq) return build(family.build_seq2seq, config, folder, options);
+  return build(family.build, config, folder, options);
+}
+
+std::unique_ptr<CausalLM> load_model(const std::filesystem::path& folder,
+                                     const LoadOptions& options, const ModelRegistry& families) {
+  const ModelConfig config = read_config(folder, families);
+  const ModelFamily& family = families.find(config.model_type);
+  check_value(family.build != nullptr, folder.string(), " is a ", config.model_type,
+              ", a model with an encoder; load it by load_seq2seq_model or load_language_model");
+  return build(family.build, config, folder, options);
+}
+
+std::unique_ptr<Seq2SeqLM> load_seq2seq_model(const std::filesystem::path& folder,
+                                              const LoadOptions& options,
+                                              const ModelRegistry& families) {
+  const ModelConfig config = read_config(folder, families);
+  const ModelFamily& family = families.find(config.model_type);
+  check_value(family.build_seq2seq != nullptr, folder.string(), " is a ", config.model_type,
+              ", a model without an encoder; load it by load_model or load_language_model");
+  return build(family.build_seq2seq, config, folder, options);
 }
 
 }  // namespace kvcache

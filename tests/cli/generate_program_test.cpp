@@ -337,5 +337,26 @@ TEST_F(GenerateProgram, AModelThatIsNoneIsRefused) {
                  "is no checkpoint: it has no config.json");
 }
 
+// The ids given are the encoder's, those printed the decoder's.
+TEST_F(GenerateProgram, RunsModelsWithAnEncoder) {
+  const std::string model = KVCACHE_TEST_DATA_DIR "/parity/seq2seq_checkpoints/t5";
+  const std::string ids = write("ids.json", R"({"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]],
+                                                "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]})");
+  const Arguments all{"--model", model, "--input-ids", ids, "--max-new-tokens", "3", "--json"};
+  const ProgramResult result = run(all);
+  ASSERT_EQ(result.code, 0) << result.error;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report.at("cache").at("kind"), "encoder_decoder");
+  EXPECT_EQ(report.at("cache").at("length"), 3);
+  ASSERT_EQ(report.at("sequences").size(), 2U);
+  for (const json& row : report.at("sequences")) {
+    EXPECT_EQ(row.size(), 4U);
+    EXPECT_EQ(row[0], 0);  // decoder_start_token_id
+  }
+  Arguments text(all.begin(), all.end() - 1);
+  text.push_back("--quiet");
+  EXPECT_THAT(run(text).out, ::testing::MatchesRegex("([0-9 ]*\n){2}"));
+}
+
 }  // namespace
 }  // namespace kvcache

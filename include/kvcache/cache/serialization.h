@@ -14,8 +14,8 @@
 namespace kvcache {
 
 struct CacheFileOptions {
-  // Of the model that filled the cache, CausalLM::fingerprint(). save: noted in the file, unless
-  // empty. load: must be the file's, unless empty.
+  // Of the model that filled the cache, LanguageModel::fingerprint(). save: noted in the file,
+  // unless empty. load: must be the file's, unless empty.
   std::string fingerprint = {};
   // load: the keys, values and inputs of convolutions must be of this dtype; absent: any.
   std::optional<at::ScalarType> dtype = {};

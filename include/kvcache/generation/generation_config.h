@@ -43,6 +43,8 @@ struct GenerationConfig {
       {};                                         // a row ends at any of them; {}: at none
   std::optional<std::int64_t> pad_token_id = {};  // fills ended rows [the first eos]
   std::optional<std::int64_t> bos_token_id = {};  // the prompt where none is given
+  // The first token of a decoder with an encoder [the model's, else bos_token_id].
+  std::optional<std::int64_t> decoder_start_token_id = {};
 
   // Output.
   std::optional<bool> output_logits = {};  // [false]

@@ -20,8 +20,8 @@ struct Timings {
 };
 
 struct Output {
-  // int64 [rows, prompt + new tokens] on the input's device: the input ids as given, then what was
-  // made, filled with the pad token after a row's end.
+  // int64 [rows, prompt + new tokens] on the input's device: the input ids (with an encoder, the
+  // decoder's) as given, then what was made, filled with the pad token after a row's end.
   at::Tensor sequences;
   // float32 [rows, new tokens, vocab]: the model's scores at each step before any processor; with
   // output_logits.

@@ -1,4 +1,4 @@
-// generate(): drives a causal language model with a cache, token by token.
+// generate(): drives a language model with a cache, token by token.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -12,7 +12,7 @@
 #include "kvcache/generation/output.h"
 #include "kvcache/generation/stopping.h"
 #include "kvcache/generation/streamer.h"
-#include "kvcache/models/causal_lm.h"
+#include "kvcache/models/language_model.h"
 
 namespace kvcache {
 
@@ -25,7 +25,15 @@ struct Inputs {
   // Integer or bool [batch, tokens], 0 = padding; absent: every token counts, whatever its id. Rows
   // are padded on the left. Of the full length [batch, cached + tokens], it declares a
   // continuation.
+  //
+  // In a model with an encoder these two are the encoder's: padded on either side, and undefined
+  // only in a continuation, which then goes on with what the cache holds of the encoder.
   std::optional<at::Tensor> attention_mask = {};
+
+  // The decoder's ids and mask in a model with an encoder, as said of the two above in one without.
+  // Undefined: one token, the config's decoder_start_token_id.
+  at::Tensor decoder_input_ids = {};
+  std::optional<at::Tensor> decoder_attention_mask = {};
 
   // With a cache that holds tokens: false: input_ids are the whole text; what it has in common with
   // the cache's tokens is kept, the rest of the cache is taken back. true: input_ids follow after
@@ -45,9 +53,10 @@ struct Inputs {
 class Runner {
  public:
   // Keeps a reference: the model must outlive the runner.
-  explicit Runner(const CausalLM& model) : model_(model) {}
+  explicit Runner(const LanguageModel& model) : model_(model) {}
 
-  // Without a cache, one of the config's kind is made and returned. A cache that is passed in ends
+  // Without a cache, one of the config's kind is made and returned, for a model with an encoder an
+  // EncoderDecoderCache; the text is then the decoder's. A cache that is passed in ends
   // up holding the text but its last token, ended rows' pads as padding.
   //
   // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
@@ -61,11 +70,11 @@ class Runner {
                   Cache* past_key_values = nullptr);
 
  private:
-  const CausalLM& model_;
+  const LanguageModel& model_;
 };
 
 // As Runner(model).generate(...).
-Output generate(const CausalLM& model, const Inputs& inputs, const GenerationConfig& config = {},
-                Cache* past_key_values = nullptr);
+Output generate(const LanguageModel& model, const Inputs& inputs,
+                const GenerationConfig& config = {}, Cache* past_key_values = nullptr);
 
 }  // namespace kvcache

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,17 +13,9 @@
 #include "kvcache/attention/mask.h"
 #include "kvcache/cache/cache.h"
 #include "kvcache/models/config.h"
+#include "kvcache/models/language_model.h"
 
 namespace kvcache {
-
-struct ForwardInput {
-  at::Tensor input_ids;  // int64 or int32 [batch, tokens], on any device
-  // Integer or bool [batch, tokens] or [batch, seen + tokens], 1 = real token; absent: all real.
-  std::optional<at::Tensor> attention_mask = {};
-  // Logits of the last `logits_to_keep` positions are computed (of all, if there are fewer); 0:
-  // all.
-  std::int64_t logits_to_keep = 0;
-};
 
 // What a family's layers see of a step.
 class ForwardContext {
@@ -37,6 +28,10 @@ class ForwardContext {
 
   // Positions of the new tokens, int64 [batch, tokens], on the model's device.
   const at::Tensor& positions() const { return positions_; }
+
+  // Positions of the keys that this layer's queries are handed, int64 [batch or 1, columns], on the
+  // CPU: real tokens before each in its row, padding included.
+  at::Tensor key_positions(std::int64_t layer) const;
 
   // Which of the new tokens are real, bool [batch, tokens], on the model's device; absent: all.
   // Layers whose states would take padding in zero its inputs.
@@ -84,54 +79,25 @@ class ForwardContext {
   std::vector<std::pair<std::pair<Visible, at::Device>, AttentionMask>> masks_;
 };
 
-class CausalLM {
+class CausalLM : public LanguageModel {
  public:
-  virtual ~CausalLM() = default;
-
-  const ModelConfig& config() const { return config_; }
-  at::ScalarType dtype() const { return dtype_; }
-  at::Device device() const { return device_; }  // of logits; layers may lie elsewhere
-
-  // Tells models apart in files of caches: model_type and a hash of config.json and of the weights'
-  // names and shapes. Empty for a model that load_model() did not make, unless it is given one.
-  const std::string& fingerprint() const { return fingerprint_; }
-  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
-
-  // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
-  // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,
-  // an empty input or shapes that do not fit the cache, and RuntimeError where needs_whole_text();
-  // the cache is then as it was. Safe to call from several threads, each with a cache of its own.
-  at::Tensor forward(const ForwardInput& input, Cache* past_key_values = nullptr) const;
-
-  // Whether a row grows past a length at which its rope (dynamic, longrope) changes its
-  // frequencies, or was cropped back behind one: its cached keys no longer fit. The whole text must
-  // then go through an empty cache at once; generate() sees to it. Throws as forward() does for bad
-  // input.
-  bool needs_whole_text(const ForwardInput& input, Cache& past_key_values) const;
+  bool needs_whole_text(const ForwardInput& input, Cache& past_key_values) const final;
 
  protected:
-  CausalLM(ModelConfig config, at::ScalarType dtype, at::Device device)
-      : config_(std::move(config)),
-        layers_(config_.layer_specs()),
-        dtype_(dtype),
-        device_(device) {}
+  CausalLM(ModelConfig model_config, at::ScalarType dtype, at::Device device)
+      : LanguageModel(std::move(model_config), dtype, device), layers_(config().layer_specs()) {}
 
   // Hidden states after the last norm, [batch, tokens, hidden_size]. ids: int64 [batch, tokens].
   virtual at::Tensor hidden_states(const at::Tensor& ids, ForwardContext& context) const = 0;
 
-  // Logits of hidden states [batch, n, hidden_size] -> [batch, n, vocab_size].
-  virtual at::Tensor head(const at::Tensor& hidden) const = 0;
+  at::Tensor run(const ForwardInput& input, Cache* past_key_values) const final;
 
  private:
-  at::Tensor run(const ForwardInput& input, Cache& cache, bool commit) const;
+  at::Tensor run_step(const ForwardInput& input, Cache& cache, bool commit) const;
   std::int64_t regime(std::int64_t length) const;
   std::vector<std::int64_t> regimes_of(const Step& step) const;
 
-  ModelConfig config_;
   std::vector<LayerSpec> layers_;
-  at::ScalarType dtype_;
-  at::Device device_;
-  std::string fingerprint_;
 };
 
 }  // namespace kvcache

@@ -65,6 +65,16 @@ struct TemperatureTuning {
   double scale;
 };
 
+// An encoder, and a decoder that attends to its output, of the T5 kind.
+struct Seq2SeqConfig {
+  std::int64_t encoder_layers = 0;           // num_hidden_layers counts the decoder's
+  std::int64_t relative_buckets = 32;        // of distances between tokens; each has a bias
+  std::int64_t relative_max_distance = 128;  // tokens; farther ones are in the last bucket
+  bool gated_mlp = false;
+  bool scale_outputs = true;  // the head reads hidden states / sqrt(hidden_size)
+  std::optional<std::int64_t> decoder_start_token_id = {};  // the decoder's first token
+};
+
 struct ModelConfig {
   std::string model_type = {};
   std::int64_t vocab_size = 0;
@@ -90,6 +100,7 @@ struct ModelConfig {
   bool use_qk_norm = false;
   ExpertsConfig experts = {};
   RecurrentConfig recurrent = {};
+  std::optional<Seq2SeqConfig> seq2seq = {};  // absent: a decoder alone
 
   std::vector<std::string> layer_types = {};              // one a layer, Transformers' names
   std::optional<std::int64_t> sliding_window = {};        // tokens, of sliding layers

@@ -32,7 +32,8 @@ constexpr const char* kAllSupported = R"({
   "num_beams": 1, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25,
   "repetition_penalty": 1.25, "num_return_sequences": 2, "use_cache": false,
   "cache_implementation": "dynamic", "cache_config": {}, "eos_token_id": [3, 4],
-  "pad_token_id": 0, "bos_token_id": 1, "output_logits": true})";
+  "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 3,
+  "output_logits": true})";
 
 void expect_all_supported(const GenerationConfig& config) {
   EXPECT_EQ(config.max_length, 30);
@@ -53,6 +54,7 @@ void expect_all_supported(const GenerationConfig& config) {
   EXPECT_THAT(config.eos_token_id.value(), ElementsAre(3, 4));
   EXPECT_EQ(config.pad_token_id, 0);
   EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.decoder_start_token_id, 3);
   EXPECT_EQ(config.output_logits, true);
 }
 
@@ -194,6 +196,7 @@ TEST(GenerationConfig, LengthsAndTokensOutOfRangeAreErrors) {
   EXPECT_THAT(invalid({.eos_token_id = {{1, -1}}}), HasSubstr("eos_token_id"));
   EXPECT_THAT(invalid({.pad_token_id = -1}), HasSubstr("pad_token_id"));
   EXPECT_THAT(invalid({.bos_token_id = -1}), HasSubstr("bos_token_id"));
+  EXPECT_THAT(invalid({.decoder_start_token_id = -1}), HasSubstr("decoder_start_token_id"));
 }
 
 TEST(GenerationConfig, LengthsStayFarFromOverflow) {

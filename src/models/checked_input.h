@@ -1,0 +1,25 @@
+// What a forward pass is given, checked before anything is opened.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "kvcache/models/language_model.h"
+
+namespace kvcache::detail {
+
+// The ids as int64 [batch, tokens] on the CPU, every one of them in the vocabulary. Throws
+// ValueError, beginning with `name`.
+at::Tensor checked_ids(const at::Tensor& ids, std::int64_t vocab_size,
+                       std::string_view name = "input_ids");
+
+// The mask as bool on the CPU; its shape is the step's concern. Throws ValueError.
+std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask);
+
+// Throws ValueError for a negative number.
+void check_logits_to_keep(const ForwardInput& input);
+
+}  // namespace kvcache::detail
