@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/io/safetensors.h"
 #include "kvcache/models/registry.h"
 #include "tests/support/tensors.h"
@@ -43,6 +44,11 @@ const CacheKind kCacheKinds[] = {
     {"dynamic",
      [](const CausalLM& model, std::int64_t) -> std::unique_ptr<Cache> {
        return std::make_unique<DynamicCache>(model.config());
+     }},
+    {"static",
+     [](const CausalLM& model, std::int64_t tokens) -> std::unique_ptr<Cache> {
+       return std::make_unique<StaticCache>(model.config(),
+                                            StaticCacheOptions{.max_cache_len = tokens});
      }},
 };
 
@@ -140,6 +146,23 @@ TEST_P(Families, DtypeIsTheCheckpoints) {
   EXPECT_EQ(model_->dtype(), dtypes.at(golden_.at("dtype").get<std::string>()));
   const at::Tensor logits = model_->forward({.input_ids = cases_[0].ids});
   EXPECT_EQ(logits.scalar_type(), model_->dtype());
+}
+
+// Rounding, and experts chosen otherwise because of it, are all that may differ.
+TEST_P(Families, BfloatLogitsAreNearTheOracles) {
+  const auto narrow =
+      load_model(kParity / "checkpoints" / golden_.at("checkpoint").get<std::string>(),
+                 {.dtype = at::kBFloat16});
+  for (const LogitsCase& golden : cases_) {
+    DynamicCache cache(narrow->config());
+    const at::Tensor logits =
+        narrow->forward({.input_ids = golden.ids, .attention_mask = golden.mask}, &cache);
+    EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
+    const at::Tensor real = golden.mask.to(at::kBool).unsqueeze(-1);
+    const at::Tensor error = (logits.to(at::kFloat) - golden.logits).abs().mul(real);
+    EXPECT_LE(error.mean().item<double>(), 0.1 * golden.logits.abs().mean().item<double>())
+        << golden.name;
+  }
 }
 
 TEST_P(Families, UncachedLogitsAreTheOracles) {

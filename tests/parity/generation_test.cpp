@@ -74,6 +74,11 @@ class GeneratedIds : public ::testing::TestWithParam<std::string> {
     EXPECT_FALSE(given.cache);
     EXPECT_EQ(cache.get_seq_length(), expected.size(1) - 1);
 
+    config.cache_implementation = "static";
+    const Output fixed = generate(model, inputs_of(item), config);
+    EXPECT_TRUE(fixed.sequences.equal(expected)) << fixed.sequences << expected;
+    config.cache_implementation.reset();
+
     config.use_cache = false;
     const Output uncached = generate(model, inputs_of(item), config);
     EXPECT_TRUE(uncached.sequences.equal(expected)) << uncached.sequences << expected;
