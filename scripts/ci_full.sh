@@ -6,10 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-reports=build/reports_full
-rm -rf "$reports"
-mkdir -p "$reports"
-trap 'python3 scripts/summarize_tests.py "$reports" $?' EXIT
+rm -rf build/*/reports
+trap 'python3 scripts/summarize_tests.py $? build/*/reports' EXIT
 
 step() { echo "== $(date +%T) $*"; }
 
@@ -18,20 +16,18 @@ scripts/setup.sh --full
 scripts/lint.sh
 
 step release suite, whole sweeps
-KVCACHE_FULL_SWEEP=1 GTEST_OUTPUT="xml:$PWD/$reports/release/" \
-  scripts/test.sh release -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=ON
+KVCACHE_FULL_SWEEP=1 scripts/test.sh release -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=ON
 
 step every header alone
 cmake --build --preset release --target all_verify_interface_header_sets
 
 step suite under sanitizers
-GTEST_OUTPUT="xml:$PWD/$reports/debug/" \
-  scripts/test.sh debug -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=OFF -DKVCACHE_BUILD_BENCHMARKS=OFF
+scripts/test.sh debug -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=OFF -DKVCACHE_BUILD_BENCHMARKS=OFF
 
 step threads under ThreadSanitizer
 cmake --preset tsan -DKVCACHE_WERROR=ON
 cmake --build --preset tsan
-GTEST_OUTPUT="xml:$PWD/$reports/tsan/" ctest --preset tsan
+ctest --preset tsan
 
 # The static form differs in how it is linked: the consumers' test and one program show it.
 step static form

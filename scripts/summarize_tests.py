@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Add up GoogleTest's XML reports: the last line is `N passed, N failed, N skipped`.
 
-    summarize_tests.py FOLDER [STATUS]
+    summarize_tests.py STATUS FOLDER...
 
 STATUS is the exit status of what ran; where it tells of a failure that no report holds (a build, a
 check, a crash), that counts as one.
@@ -14,16 +14,17 @@ from pathlib import Path
 
 def main():
     passed = failed = skipped = 0
-    for path in sorted(Path(sys.argv[1]).rglob("*.xml")):
+    status, folders = sys.argv[1], sys.argv[2:]
+    for path in sorted(path for folder in folders for path in Path(folder).rglob("*.xml")):
         for case in ElementTree.parse(path).iter("testcase"):
             if case.find("failure") is not None:
                 failed += 1
-                print(f"failed: {path.parent.name}: {case.get('classname')}.{case.get('name')}")
+                print(f"failed: {path}: {case.get('classname')}.{case.get('name')}")
             elif case.find("skipped") is not None or case.get("status") == "notrun":
                 skipped += 1
             else:
                 passed += 1
-    if failed == 0 and len(sys.argv) > 2 and sys.argv[2] != "0":
+    if failed == 0 and status != "0":
         failed = 1
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 0

@@ -10,4 +10,4 @@ scripts/setup.sh
 python3 scripts/fetch_model.py --quiet >/dev/null
 cmake --preset "$preset" "$@"
 cmake --build --preset "$preset"
-ctest --preset "$preset"
+ctest --preset "$preset" --parallel "$(nproc)"

@@ -148,7 +148,8 @@ TEST_P(Families, DtypeIsTheCheckpoints) {
   EXPECT_EQ(logits.scalar_type(), model_->dtype());
 }
 
-// Rounding, and experts chosen otherwise because of it, are all that may differ.
+// Rounding, and experts chosen otherwise because of it, are all that may differ from the oracle's
+// float32. Its own bfloat16 is off by up to 0.13 of the mean (mamba); another model by more than 1.
 TEST_P(Families, BfloatLogitsAreNearTheOracles) {
   const auto narrow =
       load_model(kParity / "checkpoints" / golden_.at("checkpoint").get<std::string>(),
@@ -160,7 +161,7 @@ TEST_P(Families, BfloatLogitsAreNearTheOracles) {
     EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
     const at::Tensor real = golden.mask.to(at::kBool).unsqueeze(-1);
     const at::Tensor error = (logits.to(at::kFloat) - golden.logits).abs().mul(real);
-    EXPECT_LE(error.mean().item<double>(), 0.1 * golden.logits.abs().mean().item<double>())
+    EXPECT_LE(error.mean().item<double>(), 0.2 * golden.logits.abs().mean().item<double>())
         << golden.name;
   }
 }
