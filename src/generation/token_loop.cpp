@@ -41,12 +41,10 @@ void check_capacity(const Cache& cache, std::int64_t max_length) {
 
 TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
                      const GenerationConfig& config, const Prompt& prompt, Cache* cache)
-    : model_(model),
-      inputs_(inputs),
+    : inputs_(inputs),
       config_(config),
-      prompt_(prompt),
-      cache_(cache),
       text_(whole_text(prompt, cache)),
+      feed_(model, prompt, cache),
       first_column_(text_.length() - prompt.tokens()) {
   const TokenRows text = text_.text();
   max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
@@ -63,12 +61,13 @@ Output TokenLoop::run() {
   {
     const c10::InferenceMode no_gradients;
     auto start = Clock::now();
-    bool more = take(choose(prefill()));
+    bool more = take(choose(feed_.prefill(text_.text())));
     timings_.prefill_s = seconds_since(start);
+    timings_.prefill_tokens = feed_.prefill_tokens();
     start = Clock::now();
     while (more) {
-      more = take(choose(next_logits()));
-      timings_.decode_tokens += prompt_.rows();
+      more = take(choose(feed_.next(text_.text()).select(1, -1)));
+      timings_.decode_tokens += running_.numel();
     }
     timings_.decode_s = seconds_since(start);
   }
@@ -80,46 +79,8 @@ Output TokenLoop::run() {
   return output;
 }
 
-at::Tensor TokenLoop::prefill() {
-  const std::int64_t kept = cache_ == nullptr ? 0 : keep_common_prefix(prompt_, *cache_);
-  const std::int64_t tokens = prompt_.tokens() - kept;
-  timings_.prefill_tokens = prompt_.rows() * tokens;
-  if (prompt_.encoder && (cache_ == nullptr || !holds_encoder(prompt_, *cache_))) {
-    timings_.prefill_tokens += prompt_.encoder->input_ids.numel();
-  }
-  return forward({.input_ids = prompt_.ids.narrow(1, kept, tokens),
-                  .attention_mask = kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid,
-                  .encoder = prompt_.encoder});
-}
-
-at::Tensor TokenLoop::next_logits() {
-  const TokenRows text = text_.text();
-  if (cache_ == nullptr) {
-    return forward(
-        {.input_ids = text.ids, .attention_mask = text.valid, .encoder = prompt_.encoder});
-  }
-  std::optional<at::Tensor> valid = newest_real_;
-  if (valid) valid = valid->unsqueeze(1);
-  return forward({.input_ids = text.ids.narrow(1, text.length() - 1, 1), .attention_mask = valid});
-}
-
-at::Tensor TokenLoop::forward(ForwardInput input) {
-  const at::Device device = input.input_ids.device();
-  input.logits_to_keep = 1;
-  if (cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_)) {
-    const TokenRows text = text_.text();
-    cache_->reset();
-    input.input_ids = text.ids;
-    input.attention_mask = text.valid;
-    input.encoder = prompt_.encoder;
-  }
-  const at::Tensor logits = model_.forward(input, cache_);
-  at::Tensor last = logits.select(1, -1).to(device, at::kFloat);
-  if (config_.output_logits.value_or(false)) logits_.push_back(last);
-  return last;
-}
-
 at::Tensor TokenLoop::choose(const at::Tensor& logits) {
+  if (config_.output_logits.value_or(false)) logits_.push_back(logits);
   const TokenRows text = text_.text();
   at::Tensor scores = logits;
   for (const auto& processor : processors_) scores = processor->process(text, scores);
@@ -130,13 +91,13 @@ at::Tensor TokenLoop::choose(const at::Tensor& logits) {
 }
 
 bool TokenLoop::take(const at::Tensor& chosen) {
-  newest_real_.reset();
   at::Tensor tokens = chosen;
+  std::optional<at::Tensor> real;
   if (pad_token_id_ && !running_.all().item<bool>()) {
-    newest_real_ = running_;
+    real = running_;
     tokens = at::where(running_, chosen, *pad_token_id_);
   }
-  text_.append(tokens, newest_real_);
+  text_.append(tokens, real);
   if (inputs_.streamer != nullptr) inputs_.streamer->put(tokens.to(at::kCPU));
   const TokenRows text = text_.text();
   for (const auto& criterion : criteria_) {

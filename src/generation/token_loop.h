@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "generation/feed.h"
 #include "generation/prompt.h"
 #include "generation/text_buffer.h"
 #include "kvcache/generation/runner.h"
@@ -22,29 +23,21 @@ class TokenLoop {
   Output run();
 
  private:
-  at::Tensor prefill();
-  at::Tensor next_logits();
-  // Runs the model; the last position's scores, float32 [rows, vocab], on the text's device.
-  at::Tensor forward(ForwardInput input);
   at::Tensor choose(const at::Tensor& logits);
   // Takes the new tokens in; false once every row has ended.
   bool take(const at::Tensor& tokens);
 
-  const LanguageModel& model_;
   const Inputs& inputs_;
   const GenerationConfig& config_;
-  const Prompt& prompt_;
-  Cache* cache_;
 
   TextBuffer text_;
+  Feed feed_;
   std::int64_t first_column_;  // of the output's sequences in the text
   std::int64_t max_length_;
   std::optional<std::int64_t> pad_token_id_;
   LogitsProcessors processors_;
   StoppingCriteria criteria_;
   at::Tensor running_;  // bool [rows]: rows that have not ended
-  // bool [rows] or absent, as running_ when the newest token was chosen: whether it is a real one.
-  std::optional<at::Tensor> newest_real_;
   std::vector<at::Tensor> logits_;
   Timings timings_;
 };

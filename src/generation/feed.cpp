@@ -1,0 +1,46 @@
+#include "generation/feed.h"
+
+#include <utility>
+
+namespace kvcache::detail {
+
+at::Tensor Feed::prefill(const TokenRows& text) {
+  const std::int64_t kept = cache_ == nullptr ? 0 : keep_common_prefix(prompt_, *cache_);
+  const std::int64_t tokens = prompt_.tokens() - kept;
+  prefill_tokens_ = prompt_.rows() * tokens;
+  if (prompt_.encoder && (cache_ == nullptr || !holds_encoder(prompt_, *cache_))) {
+    prefill_tokens_ += prompt_.encoder->input_ids.numel();
+  }
+  const at::Tensor logits =
+      forward({.input_ids = prompt_.ids.narrow(1, kept, tokens),
+               .attention_mask = kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid,
+               .logits_to_keep = 1,
+               .encoder = prompt_.encoder},
+              text);
+  return logits.select(1, -1);
+}
+
+at::Tensor Feed::next(const TokenRows& text, std::int64_t tokens) {
+  ForwardInput input{.input_ids = text.ids, .attention_mask = text.valid, .logits_to_keep = tokens};
+  if (cache_ == nullptr) {
+    input.encoder = prompt_.encoder;
+  } else {
+    const std::int64_t first = text.length() - tokens;
+    input.input_ids = text.ids.narrow(1, first, tokens);
+    if (text.valid) input.attention_mask = text.valid->narrow(1, first, tokens);
+  }
+  return forward(std::move(input), text);
+}
+
+at::Tensor Feed::forward(ForwardInput input, const TokenRows& text) {
+  const at::Device device = input.input_ids.device();
+  if (cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_)) {
+    cache_->reset();
+    input.input_ids = text.ids;
+    input.attention_mask = text.valid;
+    input.encoder = prompt_.encoder;
+  }
+  return model_.forward(input, cache_).to(device, at::kFloat);
+}
+
+}  // namespace kvcache::detail

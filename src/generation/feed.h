@@ -1,0 +1,45 @@
+// How a text reaches the model: what every way of decoding does between two choices.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "generation/prompt.h"
+#include "kvcache/cache/cache.h"
+#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/output.h"
+#include "kvcache/models/language_model.h"
+
+namespace kvcache::detail {
+
+class Feed {
+ public:
+  // `cache` null: every step runs the whole text. Keeps references.
+  Feed(const LanguageModel& model, const Prompt& prompt, Cache* cache)
+      : model_(model), prompt_(prompt), cache_(cache) {}
+
+  Cache* cache() const { return cache_; }
+
+  // Feeds the prompt, but for what the cache holds of it, `text` being all before the first choice.
+  // Scores behind its last token, float32 [rows, vocab] on the text's device.
+  at::Tensor prefill(const TokenRows& text);
+
+  // Feeds the last `tokens` of a text of which the cache holds all before them. Scores behind each
+  // of these, float32 [rows, tokens, vocab] on the text's device.
+  at::Tensor next(const TokenRows& text, std::int64_t tokens = 1);
+
+  // Tokens that the prefill computed, all rows and the encoder's included.
+  std::int64_t prefill_tokens() const { return prefill_tokens_; }
+
+ private:
+  // `input` ends where `text` does.
+  at::Tensor forward(ForwardInput input, const TokenRows& text);
+
+  const LanguageModel& model_;
+  const Prompt& prompt_;
+  Cache* cache_;
+  std::int64_t prefill_tokens_ = 0;
+};
+
+}  // namespace kvcache::detail
