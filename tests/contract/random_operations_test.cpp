@@ -102,7 +102,7 @@ std::string operate(Subject& subject) {
 class Contract : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(Contract, HoldsAfterEveryOperation) {
-  const std::int64_t sequences = sweep_count(3, 100);
+  const std::int64_t sequences = sweep_count(3, 60);
   for (std::int64_t seed = 0; seed < sequences; ++seed) {
     Subject subject(GetParam(), std::uint64_t(seed));
     std::string done;

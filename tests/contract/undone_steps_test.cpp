@@ -174,7 +174,7 @@ class UndoneSteps : public ::testing::TestWithParam<Setting> {
  protected:
   template <typename Check>
   void sweep(std::int64_t sample, const Check& check) {
-    for (std::int64_t seed = 0; seed < sweep_count(sample, 30 * sample); ++seed) {
+    for (std::int64_t seed = 0; seed < sweep_count(sample, 20 * sample); ++seed) {
       SCOPED_TRACE(c10::str("seed ", seed));
       Subject subject(GetParam(), 1000 + std::uint64_t(seed));
       prepare(subject);
