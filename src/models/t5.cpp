@@ -18,8 +18,10 @@ namespace kvcache::detail {
 namespace {
 
 constexpr std::int64_t kMaxLayers = 10'000;
-constexpr std::int64_t kMaxHeads = 65'536;
-constexpr std::int64_t kMaxBuckets = 65'536;
+constexpr std::int64_t kMaxSize = 65'536;  // of heads, and numbers of heads and buckets
+
+// Of the sums between blocks: float16's range is too small for them.
+at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kHalf ? at::kFloat : dtype; }
 
 // "relu", "gated-gelu" and the like: whether the MLP is gated, and its activation.
 std::pair<bool, std::string> read_mlp(const ConfigReader& json) {
@@ -41,13 +43,13 @@ ModelConfig read_config(const ConfigReader& json) {
                                                .tie_word_embeddings = true,
                                                .pad_token_id = 0,
                                                .eos_token_ids = {1}});
-  Seq2SeqConfig pair;
+  Seq2SeqConfig& pair = config.seq2seq.emplace();
   config.hidden_size = json.size("d_model").value_or(config.hidden_size);
   config.intermediate_size = json.size("d_ff").value_or(config.intermediate_size);
   config.num_attention_heads =
-      json.size("num_heads", kMaxHeads).value_or(config.num_attention_heads);
+      json.size("num_heads", kMaxSize).value_or(config.num_attention_heads);
   config.num_key_value_heads = config.num_attention_heads;
-  config.head_dim = json.size("d_kv", kMaxHeads).value_or(config.head_dim);
+  config.head_dim = json.size("d_kv", kMaxSize).value_or(config.head_dim);
   pair.encoder_layers = json.size("num_layers", kMaxLayers).value_or(config.num_hidden_layers);
   config.num_hidden_layers =
       json.size("num_decoder_layers", kMaxLayers).value_or(pair.encoder_layers);
@@ -56,7 +58,7 @@ ModelConfig read_config(const ConfigReader& json) {
   pair.gated_mlp = gated;
   config.hidden_act = activation;
   pair.relative_buckets =
-      json.size("relative_attention_num_buckets", kMaxBuckets).value_or(pair.relative_buckets);
+      json.size("relative_attention_num_buckets", kMaxSize).value_or(pair.relative_buckets);
   pair.relative_max_distance =
       json.size("relative_attention_max_distance").value_or(pair.relative_max_distance);
   check_value(pair.relative_buckets >= 4 && pair.relative_max_distance > pair.relative_buckets / 2,
@@ -69,7 +71,6 @@ ModelConfig read_config(const ConfigReader& json) {
   pair.decoder_start_token_id = json.integer("decoder_start_token_id");
   config.layer_types = std::vector<std::string>(static_cast<std::size_t>(config.num_hidden_layers),
                                                 std::string(kFullAttention));
-  config.seq2seq = pair;
   return config;
 }
 
@@ -85,6 +86,11 @@ struct Attention {
     return projected.view({rows, projected.size(0) / rows, -1, head_dim}).transpose(1, 2);
   }
 
+  // Of states [rows * tokens, hidden_size].
+  KeyValue keys_of(const at::Tensor& states, std::int64_t rows) const {
+    return {heads(key(states), rows), heads(value(states), rows)};
+  }
+
   at::Tensor join(const at::Tensor& attended) const {
     const at::Tensor rows = attended.transpose(1, 2);
     return output(rows.reshape({rows.size(0) * rows.size(1), -1}));
@@ -94,9 +100,9 @@ struct Attention {
 struct Mlp {
   RmsNorm norm;
   Linear inner;
-  std::optional<Linear> up;  // where gated
-  Linear output;             // in float32 where the others are float16, whose range it can leave
-  at::ScalarType output_dtype;
+  std::optional<Linear> up;     // where gated
+  Linear output;                // in output_dtype
+  at::ScalarType output_dtype;  // as the sums'
   Activation activation;
 
   at::Tensor operator()(const at::Tensor& hidden) const {
@@ -121,7 +127,7 @@ struct Stack {
 class BlockReader {
  public:
   BlockReader(const ModelConfig& config, at::ScalarType dtype)
-      : config_(config), wide_(dtype == at::kHalf ? at::kFloat : dtype) {}
+      : config_(config), wide_(wide(dtype)) {}
 
   Stack stack(const StateDict& weights, std::int64_t layers, bool decoder) const {
     Stack stack;
@@ -153,13 +159,11 @@ class BlockReader {
     const StateDict own = weights.select(name);
     const std::int64_t hidden = config_.hidden_size;
     const std::int64_t inner = config_.num_attention_heads * config_.head_dim;
-    const auto into = [&](const char* part) {
-      return Linear::read(own.select(part), {.out = inner, .in = hidden});
-    };
+    const LinearShape into{.out = inner, .in = hidden};
     return {norm(weights),
-            into("q"),
-            into("k"),
-            into("v"),
+            Linear::read(own.select("q"), into),
+            Linear::read(own.select("k"), into),
+            Linear::read(own.select("v"), into),
             Linear::read(own.select("o"), {.out = hidden, .in = inner}),
             config_.head_dim};
   }
@@ -167,13 +171,11 @@ class BlockReader {
   Mlp mlp(const StateDict& weights) const {
     const StateDict own = weights.select("DenseReluDense");
     const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
-    const auto into = [&](const char* part) {
-      return Linear::read(own.select(part), {.out = inner, .in = hidden});
-    };
+    const LinearShape into{.out = inner, .in = hidden};
     const bool gated = config_.seq2seq->gated_mlp;
     return {norm(weights),
-            into(gated ? "wi_0" : "wi"),
-            gated ? std::optional(into("wi_1")) : std::nullopt,
+            Linear::read(own.select(gated ? "wi_0" : "wi"), into),
+            gated ? std::optional(Linear::read(own.select("wi_1"), into)) : std::nullopt,
             Linear(own.take("wo.weight", {hidden, inner}).to(wide_)),
             wide_,
             find_activation(config_.hidden_act)};
@@ -189,7 +191,7 @@ class T5Model final : public Seq2SeqLM {
       : Seq2SeqLM(model_config, options.dtype.value(), options.device),
         embedding_(
             weights.take("shared.weight", {model_config.vocab_size, model_config.hidden_size})),
-        wide_(dtype() == at::kHalf ? at::kFloat : dtype()) {
+        wide_(wide(dtype())) {
     const BlockReader reader(config(), dtype());
     encoder_ = reader.stack(weights.select("encoder"), config().seq2seq->encoder_layers, false);
     decoder_ = reader.stack(weights.select("decoder"), config().num_hidden_layers, true);
@@ -197,10 +199,8 @@ class T5Model final : public Seq2SeqLM {
     head_ = Linear(weights.contains("lm_head.weight")
                        ? weights.take("lm_head.weight", {config().vocab_size, config().hidden_size})
                        : embedding_);
-    for (const char* unused : {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-                               "*.EncDecAttention.relative_attention_bias.weight"}) {
-      weights.ignore_unused(unused);
-    }
+    weights.ignore_unused("*coder.embed_tokens.weight");
+    weights.ignore_unused("*.EncDecAttention.relative_attention_bias.weight");
     weights.verify();
   }
 
@@ -221,11 +221,8 @@ class T5Model final : public Seq2SeqLM {
       bias = bias.to(hidden.device());
       if (real) mask.allowed = mask.allowed.to(hidden.device());
       const at::Tensor normed = self.norm(hidden).to(dtype());
-      View view;
-      view.visible.length = tokens;
-      view.batch = rows;
-      view.segments.push_back(
-          {self.heads(self.key(normed), rows), self.heads(self.value(normed), rows)});
+      const auto [keys, values] = self.keys_of(normed, rows);
+      const View view{.segments = {{keys, values}}, .visible = {.length = tokens}, .batch = rows};
       hidden = hidden.add_(self.join(attention(self.heads(self.query(normed), rows), view, mask,
                                                {.scale = Attention::kScale, .bias = bias})));
       hidden = hidden.add_(block.mlp(block.mlp.norm(hidden).to(dtype())));
@@ -247,16 +244,17 @@ class T5Model final : public Seq2SeqLM {
       bias = bias.to(hidden.device());
       const Attention& self = block.self;
       at::Tensor normed = self.norm(hidden).to(dtype());
-      hidden = hidden.add_(self.join(
-          context.attend(layer, self.heads(self.query(normed), rows),
-                         {self.heads(self.key(normed), rows), self.heads(self.value(normed), rows)},
-                         {.scale = Attention::kScale, .bias = bias})));
+      hidden = hidden.add_(self.join(context.attend(layer, self.heads(self.query(normed), rows),
+                                                    self.keys_of(normed, rows),
+                                                    {.scale = Attention::kScale, .bias = bias})));
       const Attention& other = *block.cross;
       normed = other.norm(hidden).to(dtype());
-      hidden = hidden.add_(
-          other.join(cross.attend(layer, other.heads(other.query(normed), rows),
-                                  [&](const at::Tensor& states) { return keys_of(other, states); },
-                                  {.scale = Attention::kScale})));
+      hidden = hidden.add_(other.join(cross.attend(
+          layer, other.heads(other.query(normed), rows),
+          [&](const at::Tensor& encoded) {
+            return other.keys_of(encoded.flatten(0, 1).to(other.key.device()), encoded.size(0));
+          },
+          {.scale = Attention::kScale})));
       hidden = hidden.add_(block.mlp(block.mlp.norm(hidden).to(dtype())));
     }
     return finish(decoder_, hidden, rows);
@@ -281,14 +279,8 @@ class T5Model final : public Seq2SeqLM {
     return last.view({rows, hidden.size(0) / rows, -1});
   }
 
-  static KeyValue keys_of(const Attention& cross, const at::Tensor& states) {
-    const at::Tensor rows = states.flatten(0, 1).to(cross.key.device());
-    return {cross.heads(cross.key(rows), states.size(0)),
-            cross.heads(cross.value(rows), states.size(0))};
-  }
-
   at::Tensor embedding_;  // [vocab_size, hidden_size]
-  at::ScalarType wide_;   // of the sums between blocks: float32 for float16, whose range they leave
+  at::ScalarType wide_;   // of the sums between blocks
   Stack encoder_, decoder_;
   Linear head_;
 };
