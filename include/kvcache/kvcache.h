@@ -83,6 +83,7 @@
 #include "kvcache/storage/fixed_storage.h"
 #include "kvcache/storage/growing_storage.h"
 #include "kvcache/storage/shared_parts.h"
+#include "kvcache/storage/state_check.h"
 #include "kvcache/storage/state_storage.h"
 #include "kvcache/storage/storage.h"
 #include "kvcache/storage/transient_storage.h"

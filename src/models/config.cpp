@@ -25,11 +25,12 @@ std::vector<LayerSpec> ModelConfig::layer_specs() const {
   std::vector<LayerSpec> specs;
   for (const std::string& type : layer_types) {
     LayerSpec spec{.type = type};
-    if (!has_states(spec)) {
+    if (has_states(spec)) spec.state_sizes = recurrent.states;
+    if (type != kLinearAttention && type != kConvolution) {
       spec.kv_heads = num_key_value_heads;
       spec.key_dim = spec.value_dim = head_dim;
     }
-    if (type == kSlidingAttention) {
+    if (type == kSlidingAttention || type == kHybridSliding) {
       check_value(sliding_window.has_value(), "a ", type, " layer needs a sliding_window");
       spec.window = *sliding_window;
     } else if (type == kChunkedAttention) {

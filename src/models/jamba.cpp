@@ -49,6 +49,7 @@ ModelConfig read_config(const ConfigReader& json) {
   sizes.inner_size = read_inner_size(json, "mamba_expand", config.hidden_size);
   sizes.state_size = json.size("mamba_d_state", kMaxStateSize).value_or(16);
   sizes.time_step_rank = read_time_step_rank(json, "mamba_dt_rank", config.hidden_size);
+  sizes.states = channel_states(sizes);
   ExpertsConfig& experts = config.experts;
   experts.count = json.size("num_experts", kMaxExperts).value_or(16);
   experts.per_token = json.size("num_experts_per_tok", kMaxExperts).value_or(2);

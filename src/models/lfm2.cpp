@@ -69,8 +69,10 @@ ModelConfig read_config(const ConfigReader& json) {
   config.intermediate_size =
       adjusted_size(json, json.size("block_ff_dim").value_or(config.intermediate_size));
   config.tie_word_embeddings = json.flag("tie_embedding").value_or(config.tie_word_embeddings);
-  config.recurrent.conv_kernel = read_kernel_size(json, "conv_L_cache", 3);
-  config.recurrent.conv_bias = json.flag("conv_bias").value_or(false);
+  RecurrentConfig& sizes = config.recurrent;
+  sizes.conv_kernel = read_kernel_size(json, "conv_L_cache", 3);
+  sizes.conv_bias = json.flag("conv_bias").value_or(false);
+  sizes.states = StateSizes{.convolutions = {{config.hidden_size, sizes.conv_kernel}}};
   config.layer_types = read_types(json, config.num_hidden_layers);
   return config;
 }

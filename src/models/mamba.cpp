@@ -26,6 +26,7 @@ ModelConfig read_config(const ConfigReader& json) {
       json.size("intermediate_size").value_or(read_inner_size(json, "expand", config.hidden_size));
   sizes.state_size = json.size("state_size", kMaxStateSize).value_or(16);
   sizes.time_step_rank = read_time_step_rank(json, "time_step_rank", config.hidden_size);
+  sizes.states = channel_states(sizes);
   config.layer_types.assign(static_cast<std::size_t>(config.num_hidden_layers),
                             std::string(kLinearAttention));
   return config;

@@ -51,6 +51,7 @@ ModelConfig read_config(const ConfigReader& json) {
   check_value(sizes.heads % sizes.key_heads == 0, json.field("n_groups"), " is ", sizes.key_heads,
               "; num_heads, ", sizes.heads, ", must be a multiple of it");
   read_time_step_limit(json, sizes);
+  sizes.states = matrix_states(sizes);
   config.layer_types.assign(static_cast<std::size_t>(config.num_hidden_layers),
                             std::string(kLinearAttention));
   return config;

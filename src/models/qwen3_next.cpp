@@ -80,6 +80,7 @@ ModelConfig read_config(const ConfigReader& json) {
   sizes.inner_size = sizes.heads * sizes.value_dim;
   check_value(sizes.heads % sizes.key_heads == 0, json.field("linear_num_value_heads"), " is ",
               sizes.heads, "; it must be a multiple of linear_num_key_heads, ", sizes.key_heads);
+  sizes.states = matrix_states(sizes);
   read_experts_config(json, config);
   config.layer_types = read_types(json, config.num_hidden_layers);
   return config;

@@ -22,6 +22,17 @@ std::int64_t read_inner_size(const ConfigReader& json, std::string_view name,
   return json.size(name, kMaxExpansion).value_or(2) * hidden_size;
 }
 
+StateSizes channel_states(const RecurrentConfig& sizes) {
+  return {.convolutions = {{sizes.inner_size, sizes.conv_kernel}},
+          .recurrences = {{.shape = {sizes.inner_size, sizes.state_size}}}};
+}
+
+StateSizes matrix_states(const RecurrentConfig& sizes) {
+  const std::int64_t keys = sizes.key_heads * sizes.key_dim;
+  return {.convolutions = {{sizes.inner_size + 2 * keys, sizes.conv_kernel}},
+          .recurrences = {{.shape = {sizes.heads, sizes.value_dim, sizes.key_dim}}}};
+}
+
 std::int64_t read_time_step_rank(const ConfigReader& json, std::string_view name,
                                  std::int64_t hidden_size) {
   constexpr std::int64_t kShare = 16;

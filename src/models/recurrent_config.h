@@ -20,6 +20,13 @@ std::int64_t read_kernel_size(const ConfigReader& json, std::string_view name,
 std::int64_t read_inner_size(const ConfigReader& json, std::string_view name,
                              std::int64_t hidden_size);
 
+// What is kept of mixers whose channels each have a state (mamba).
+StateSizes channel_states(const RecurrentConfig& sizes);
+
+// What is kept of mixers whose heads each have a matrix: values by keys. The convolution is over
+// queries, keys and values.
+StateSizes matrix_states(const RecurrentConfig& sizes);
+
 // The rank of a projection to time steps; absent or "auto": a 16th of hidden_size, rounded up.
 std::int64_t read_time_step_rank(const ConfigReader& json, std::string_view name,
                                  std::int64_t hidden_size);

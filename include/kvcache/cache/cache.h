@@ -37,7 +37,7 @@ class Snapshot {
 
 // Bytes that a cache is going to allocate. See Cache::plan.
 struct CachePlan {
-  std::vector<std::int64_t> layers;  // of each
+  std::vector<std::int64_t> layers;  // of each; a decoder's, then those of its cross-attention
   std::int64_t total = 0;
 };
 
@@ -174,10 +174,10 @@ class Cache {
   // reset as they like, but not at the same time as the other is being forked.
   virtual std::unique_ptr<Cache> fork() = 0;
 
-  // Bytes that the cache is going to allocate for so many rows and tokens in all, of so many bytes
-  // each: what allocated_bytes() says once they were seen, where sizes are fixed or room was
-  // reserved. Allocates nothing. Throws ValueError for numbers out of range, and for layers whose
-  // spec does not say how large their states are.
+  // Bytes that the cache is going to allocate for so many rows and tokens in all: what
+  // allocated_bytes() says once they were seen, where sizes are fixed or room was reserved, and
+  // where states that are recorded came in one step. Allocates nothing. Throws ValueError for
+  // numbers out of range, and for layers whose spec does not say how large what they hold is.
   virtual CachePlan plan(const PlanInput& input) const = 0;
 
   // Bytes of what is held. Rows that share a prefix count it once; so does each of several caches

@@ -165,8 +165,8 @@ class EncoderDecoderCache final : public Cache {
     return std::make_unique<EncoderDecoderCache>(layered(self_->fork()), layered(cross_->fork()));
   }
 
-  // Of the decoder's part; cross_attention_cache().plan() says it of the other one.
-  CachePlan plan(const PlanInput& input) const override { return self_->plan(input); }
+  // Of the layers of both caches.
+  CachePlan plan(const PlanInput& input) const override;
 
   std::int64_t nbytes() override { return self_->nbytes() + cross_->nbytes(); }
   std::int64_t allocated_bytes() override {
@@ -256,6 +256,21 @@ inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector
   std::unique_ptr<Cache> self = self_->concatenate(selves);
   return std::make_unique<EncoderDecoderCache>(
       layered(std::move(self)), layered(crosses.front()->concatenate(others_crosses)));
+}
+
+inline CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {
+  const std::int64_t rows = input.cross_batch == 0 ? input.batch : input.cross_batch;
+  check_value(input.cross_tokens >= 1 && rows >= 1 && input.batch % rows == 0,
+              "a plan of an encoder-decoder cache needs an encoder's output, of at least one token "
+              "and of rows that its decoder's are a multiple of, but got ",
+              input.cross_tokens, " tokens and ", rows, " rows for a decoder of ", input.batch);
+  CachePlan plan =
+      self_->plan({.batch = input.batch, .tokens = input.tokens, .dtype = input.dtype});
+  const CachePlan cross =
+      cross_->plan({.batch = rows, .tokens = input.cross_tokens, .dtype = input.dtype});
+  plan.layers.insert(plan.layers.end(), cross.layers.begin(), cross.layers.end());
+  plan.total += cross.total;
+  return plan;
 }
 
 inline void EncoderDecoderCache::restore(const Snapshot& mark) {

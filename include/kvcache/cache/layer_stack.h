@@ -113,7 +113,7 @@ class LayerStack {
   }
 
   // Refuses another number of layers than a model has, windows shorter than the model's, and layers
-  // without the states that the model's have. Throws ValueError.
+  // without the states that the model's have or made for others. Throws ValueError.
   void check_layers(const std::vector<LayerSpec>& wanted) const {
     check_value((lazy_ && size() == 0) || size() == static_cast<std::int64_t>(wanted.size()),
                 "the cache has ", size(), " layers, but the model ", wanted.size(),
@@ -127,7 +127,7 @@ class LayerStack {
                     spec.window > 0 ? c10::str(" of window ", spec.window) : std::string(), " sees",
                     "; make the cache from the model's config");
       }
-      if (has_states(spec)) states(i);
+      if (has_states(spec)) check_states(i, spec);
       check_value((*this)[i].spec().donor == spec.donor, "layer ", i, " of the cache reads ",
                   donor_text((*this)[i].spec()), ", but the model's reads ", donor_text(spec),
                   "; make the cache from the model's config");
@@ -328,6 +328,17 @@ class LayerStack {
     copy.history = history;
     copy.batch = batch;
     return copy;
+  }
+
+  // Refuses a layer without states, or made for states of other sizes than a model's. Throws
+  // ValueError.
+  void check_states(std::int64_t index, const LayerSpec& wanted) const {
+    states(index);
+    const std::optional<StateSizes>& own = (*this)[index].spec().state_sizes;
+    if (!own || !wanted.state_sizes) return;
+    check_value(*own == *wanted.state_sizes, "layer ", index, " of the cache is made for ", *own,
+                ", but the model's has ", *wanted.state_sizes,
+                "; make the cache from the model's config");
   }
 
   // Refuses a donor that is no earlier layer with keys of its own. Throws ValueError.

@@ -33,6 +33,9 @@ inline CachePlan LayeredCache::plan(const PlanInput& input) const {
     check_value(number >= 1 && number <= kMostTokens, "a plan is for 1 to ", kMostTokens,
                 " rows and tokens, not ", number);
   }
+  check_value(input.cross_tokens == 0 && input.cross_batch == 0,
+              "the plan has an encoder's output, but the cache no encoder's side; make an "
+              "EncoderDecoderCache");
   check_value(input.tokens <= capacity().value_or(input.tokens), "a plan for ", input.tokens,
               " tokens: the cache is made for ", capacity().value_or(0), " at most");
   check_value(stack_->size() > 0,
@@ -42,7 +45,7 @@ inline CachePlan LayeredCache::plan(const PlanInput& input) const {
     const Layer& layer = (*stack_)[i];
     const std::optional<std::int64_t> bytes = layer.planned_bytes(input);
     check_value(bytes.has_value(), "the spec of layer ", i, " (", layer.spec().type,
-                ") does not say how large what it holds is, such as heads and head sizes");
+                ") does not say how large what it holds is: heads, head sizes, sizes of states");
     plan.layers.push_back(*bytes);
     plan.total += *bytes;
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "kvcache/core/errors.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/core/view.h"
 #include "kvcache/core/visible.h"
@@ -82,12 +83,31 @@ class StatePort {
 // Picks the constructor that shares what is held, for Layer::fork, instead of the one that copies.
 struct Sharing {};
 
-// How much is to be held: see Layer::planned_bytes.
+// How much is to be held: see Cache::plan.
 struct PlanInput {
   std::int64_t batch = 1;   // rows
   std::int64_t tokens = 0;  // seen by each, at least 1
   at::ScalarType dtype = at::kFloat;
+  // Of the encoder's output, over an encoder-decoder cache alone; see CrossInput.
+  std::int64_t cross_tokens = 0;  // a row, padding included; at least 1 there
+  std::int64_t cross_batch = 0;   // rows; 0: as many as the decoder's
 };
+
+namespace detail {
+
+// Bytes of a buffer. Throws ValueError for more than 2^48 of them.
+inline std::int64_t bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  for (const std::int64_t size : shape) {
+    check_value(size == 0 || bytes <= kMost / size, "a buffer of shape ", shape,
+                " would be larger than ", kMost, " bytes");
+    bytes *= size;
+  }
+  return bytes;
+}
+
+}  // namespace detail
 
 // Phases of a step, in order: stage (append), seal, publish, and settle at the next touch; or
 // discard at any time before publish.
@@ -140,8 +160,8 @@ class Layer {
     return can_crop(seen_ - length) ? length : 0;
   }
 
-  // Bytes that the layer allocates for so many tokens: in all, where its size is fixed; else if
-  // room for them was reserved. Absent: its spec does not say how large what it holds is.
+  // Bytes that the layer allocates for so many tokens: see Cache::plan. Absent: its spec does not
+  // say how large what it holds is.
   virtual std::optional<std::int64_t> planned_bytes(const PlanInput&) const { return std::nullopt; }
 
   // Takes the last `tokens` tokens back, and frees recorded state that the next step will not read.

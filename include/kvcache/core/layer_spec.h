@@ -2,10 +2,16 @@
 // model. Layer types carry the names of Transformers' `layer_types`.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace kvcache {
 
@@ -19,6 +25,47 @@ inline constexpr std::string_view kHybridSliding = "hybrid_sliding";      // sli
 inline constexpr std::string_view kDummy = "dummy";                       // keeps nothing
 inline constexpr std::string_view kShared = "shared";  // reads another layer's keys and values
 
+// What a convolution over time takes in.
+struct ConvolutionSize {
+  std::int64_t channels = 0;  // of its inputs, which have the model's dtype; 0: there is none
+  std::int64_t taps = 0;      // its kernel_size; taps - 1 inputs are kept
+
+  friend bool operator==(const ConvolutionSize&, const ConvolutionSize&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const ConvolutionSize& size) {
+    return out << size.channels << " channels and " << size.taps << " taps";
+  }
+};
+
+// One state of a recurrence.
+struct RecurrentSize {
+  std::vector<std::int64_t> shape = {0};             // without rows; [0]: there is none
+  std::optional<at::ScalarType> dtype = at::kFloat;  // absent: the model's
+
+  friend bool operator==(const RecurrentSize&, const RecurrentSize&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const RecurrentSize& size) {
+    out << "shape " << at::IntArrayRef(size.shape);
+    return size.dtype ? out << " and dtype " << *size.dtype : out;
+  }
+};
+
+// The states of a linear layer; of each kind there are no more than are listed.
+struct StateSizes {
+  std::vector<ConvolutionSize> convolutions = {};
+  std::vector<RecurrentSize> recurrences = {};
+
+  friend bool operator==(const StateSizes&, const StateSizes&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const StateSizes& sizes) {
+    const char* separator = "";
+    for (const auto& size : sizes.convolutions) {
+      out << std::exchange(separator, ", ") << "a convolution of " << size;
+    }
+    for (const auto& size : sizes.recurrences) {
+      out << std::exchange(separator, ", ") << "a recurrent state of " << size;
+    }
+    return out;
+  }
+};
+
 struct LayerSpec {
   std::string type{kFullAttention};  // a name registered in the cache's LayerRegistry
   std::int64_t window = 0;           // tokens: sliding window or chunk size; 0 where there is none
@@ -26,7 +73,8 @@ struct LayerSpec {
   std::int64_t key_dim = 0;          // head size of the keys, likewise
   std::int64_t value_dim = 0;        // head size of the values, likewise
   std::int64_t states = 1;           // of each kind, convolution and recurrent, in linear layers
-  std::optional<std::int64_t> donor = {};  // the earlier layer that a shared one reads
+  std::optional<std::int64_t> donor = {};      // the earlier layer that a shared one reads
+  std::optional<StateSizes> state_sizes = {};  // absent: taken from the first states that arrive
 
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };

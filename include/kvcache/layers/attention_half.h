@@ -81,9 +81,9 @@ class AttentionHalf final : public KeyValuePort {
   // Bytes allocated once room for input.tokens was reserved; absent where the spec lacks sizes.
   std::optional<std::int64_t> planned_bytes(const PlanInput& input) const {
     if (spec_.kv_heads == 0 || spec_.key_dim == 0 || spec_.value_dim == 0) return std::nullopt;
-    return input.batch * spec_.kv_heads * (spec_.key_dim + spec_.value_dim) *
-           storage_->planned_slots(room_for(input.tokens)) *
-           static_cast<std::int64_t>(c10::elementSize(input.dtype));
+    return detail::bytes_of({input.batch, spec_.kv_heads, spec_.key_dim + spec_.value_dim,
+                             storage_->planned_slots(room_for(input.tokens))},
+                            input.dtype);
   }
 
   // Whether all that a query at `new_seen` needs is still held.

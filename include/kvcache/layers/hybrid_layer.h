@@ -17,9 +17,7 @@ class HybridLayer : public Layer {
   // The linear half's buffers come from `memory`; spec.states of each kind, else ValueError.
   HybridLayer(LayerSpec spec, Retention retention, std::unique_ptr<Storage> storage,
               const std::shared_ptr<Memory>& memory)
-      : Layer(spec),
-        attention_(spec, retention, std::move(storage)),
-        linear_(spec.states, memory) {}
+      : Layer(spec), attention_(spec, retention, std::move(storage)), linear_(spec, memory) {}
 
   KeyValuePort* key_values() noexcept override { return &attention_; }
   StatePort* states() noexcept override { return &linear_; }
@@ -60,6 +58,11 @@ class HybridLayer : public Layer {
   void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
     attention_.activate_past_recording(max_tokens);
     linear_.activate_past_recording(max_tokens);
+  }
+
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input) const override {
+    const auto attention = attention_.planned_bytes(input), states = linear_.planned_bytes(input);
+    return attention && states ? std::optional(*attention + *states) : std::nullopt;
   }
 
   void share_rows() override { attention_.storage().share_rows(); }

@@ -17,13 +17,19 @@ namespace kvcache {
 
 class LinearAttentionHalf final : public StatePort {
  public:
-  // `states` of each kind. Throws ValueError for less than one.
-  LinearAttentionHalf(std::int64_t states, const std::shared_ptr<Memory>& memory) {
-    check_value(states >= 1 && states <= kMostStates, "a linear layer has ", states,
+  // spec.states of each kind, of spec.state_sizes. Throws ValueError for less than one, and for
+  // sizes of more.
+  LinearAttentionHalf(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+    check_value(spec.states >= 1 && spec.states <= kMostStates, "a linear layer has ", spec.states,
                 " states of each kind; it must have 1 to ", kMostStates);
-    for (std::int64_t i = 0; i < states; ++i) {
-      convolutions_.emplace_back(memory);
-      recurrences_.emplace_back(memory);
+    const auto states = static_cast<std::size_t>(spec.states);
+    const StateSizes sizes = spec.state_sizes.value_or(StateSizes{});
+    check_value(sizes.convolutions.size() <= states && sizes.recurrences.size() <= states,
+                "a linear layer of ", states, " states of each kind cannot have ", sizes);
+    const bool known = spec.state_sizes.has_value();
+    for (std::size_t i = 0; i < states; ++i) {
+      convolutions_.emplace_back(memory, size_at(sizes.convolutions, i, known));
+      recurrences_.emplace_back(memory, size_at(sizes.recurrences, i, known));
     }
   }
 
@@ -99,6 +105,19 @@ class LinearAttentionHalf final : public StatePort {
     recorded_ = 0;
   }
 
+  // Bytes after a first step of so many tokens. Absent: the spec does not say how large states are.
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input) const {
+    std::optional<std::int64_t> total = 0;
+    const auto add = [&](const std::optional<std::int64_t>& bytes) {
+      total = total && bytes ? std::optional(*total + *bytes) : std::nullopt;
+    };
+    for (const auto& state : convolutions_) {
+      add(state.planned_bytes(input, std::min(input.tokens, record_)));
+    }
+    for (const auto& state : recurrences_) add(state.planned_bytes(input, record_ + 1));
+    return total;
+  }
+
   void visit(Visitor& visitor) {
     visitor.count("record_states", record_);
     visitor.count("recorded_states", recorded_);
@@ -115,6 +134,14 @@ class LinearAttentionHalf final : public StatePort {
  private:
   static constexpr std::int64_t kMostStates = 1024;
   static constexpr std::int64_t kDefaultRecord = 16;  // tokens; a state can be megabytes
+
+  // States beyond those listed are not used.
+  template <typename Size>
+  static std::optional<Size> size_at(const std::vector<Size>& sizes, std::size_t index,
+                                     bool known) {
+    if (!known) return std::nullopt;
+    return index < sizes.size() ? sizes[index] : Size{};
+  }
 
   std::size_t checked(std::int64_t index) const {
     const auto states = static_cast<std::int64_t>(convolutions_.size());

@@ -14,11 +14,11 @@ namespace kvcache {
 
 class LinearAttentionLayer final : public Layer {
  public:
-  // spec.states of each kind, at least 1, else ValueError; which of them are used is seen in the
-  // layer's first step.
+  // spec.states of each kind, at least 1, else ValueError; which of them are used spec.state_sizes
+  // says, or is seen in the layer's first step.
   explicit LinearAttentionLayer(
       LayerSpec spec, const std::shared_ptr<Memory>& memory = std::make_shared<TorchMemory>())
-      : Layer(spec), half_(spec.states, memory) {}
+      : Layer(spec), half_(spec, memory) {}
 
   KeyValuePort* key_values() noexcept override { return nullptr; }
   StatePort* states() noexcept override { return &half_; }
@@ -31,6 +31,9 @@ class LinearAttentionLayer final : public Layer {
   bool can_crop(std::int64_t tokens) const override { return half_.can_crop(tokens); }
   void activate_past_recording(std::optional<std::int64_t> max_tokens) override {
     half_.activate_past_recording(max_tokens);
+  }
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input) const override {
+    return half_.planned_bytes(input);
   }
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new LinearAttentionLayer(*this));

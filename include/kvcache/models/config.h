@@ -57,6 +57,8 @@ struct RecurrentConfig {
   std::int64_t key_dim = 0, value_dim = 0;
   double least_time_step = 0;  // mamba2
   double largest_time_step = std::numeric_limits<double>::infinity();
+  // What a cache keeps of each such layer. Absent: taken from the first states that arrive.
+  std::optional<StateSizes> states = {};
 };
 
 // Scales queries by 1 + scale * log(1 + floor((position + 1) / floor_scale)).

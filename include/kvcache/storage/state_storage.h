@@ -16,40 +16,15 @@
 #include <vector>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/core/layer.h"
+#include "kvcache/core/layer_spec.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/visitor.h"
+#include "kvcache/storage/state_check.h"
 
 namespace kvcache {
 
 namespace detail {
-
-// Refuses a tensor that no state can be made of. Throws ValueError.
-inline void check_state_tensor(const at::Tensor& given, std::int64_t least_dims, const char* name) {
-  check_value(given.defined(), name, " are undefined");
-  check_value(given.dim() >= least_dims && given.numel() > 0, name, " of shape ", given.sizes(),
-              " have no token, row or channel; they need ", least_dims, " dimensions or more");
-  check_value(given.is_floating_point(), name, " must be floating point, but are ", given.dtype());
-  check_value(!given.requires_grad(), name,
-              " require gradients, which a cache does not keep: run under at::NoGradGuard or "
-              "c10::InferenceMode, or detach them");
-}
-
-// Refuses a tensor that differs from what is held in more than the number of slots. Throws
-// ValueError.
-inline void check_state_continues(const at::Tensor& buffer, const at::Tensor& given,
-                                  std::int64_t slot_dim, const char* name) {
-  const auto shape = [&](const at::Tensor& tensor) {
-    std::vector<std::int64_t> sizes = tensor.sizes().vec();
-    sizes.erase(sizes.begin() + slot_dim);
-    return sizes;
-  };
-  check_value(shape(given) == shape(buffer), name, " have shape ", given.sizes(),
-              ", but the layer's are ", at::IntArrayRef(shape(buffer)), " at each token");
-  check_value(given.scalar_type() == buffer.scalar_type(), name, " are ", given.dtype(),
-              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
-  check_value(given.device() == buffer.device(), name, " are on ", given.device(),
-              ", but the layer lies on ", buffer.device());
-}
 
 inline at::Tensor allocate_slots(Memory& memory, const at::Tensor& like, std::int64_t slot_dim,
                                  std::int64_t slots) {
@@ -65,7 +40,15 @@ inline at::Tensor allocate_slots(Memory& memory, const at::Tensor& like, std::in
 // now and then, so that a token costs the same at any length.
 class ConvolutionStorage {
  public:
-  explicit ConvolutionStorage(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  // `size` absent: taken from the first inputs. Throws ValueError for one that no convolution has.
+  explicit ConvolutionStorage(std::shared_ptr<Memory> memory,
+                              const std::optional<ConvolutionSize>& size = {})
+      : size_(size), memory_(std::move(memory)) {
+    check_value(!size || size->channels == 0 ||
+                    (size->channels > 0 && size->taps >= 1 && size->taps <= kLargestKernel),
+                "a convolution of ", size.value_or(ConvolutionSize{}),
+                " is none; it has a channel or more and from 1 to ", kLargestKernel, " taps");
+  }
   ConvolutionStorage(ConvolutionStorage&&) noexcept = default;
 
   // Whether committed steps left inputs here.
@@ -117,8 +100,16 @@ class ConvolutionStorage {
     start_ = live_ = context_ = 0;
   }
 
+  // Bytes after a first step of which `recorded` tokens can be taken back. Absent: the size is not
+  // known.
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input, std::int64_t recorded) const {
+    if (!size_) return std::nullopt;
+    return detail::bytes_of({input.batch, size_->channels, slots_for(size_->taps - 1 + recorded)},
+                            input.dtype);
+  }
+
   // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
-  // gives the convolution's taps.
+  // gives the convolution's taps. Throws ValueError for another size than the storage's.
   void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
     std::int64_t taps = holds() ? context_ + 1 : 0;
     visitor.count(name + "_taps", taps);
@@ -132,11 +123,12 @@ class ConvolutionStorage {
                     .token_dim = kTime,
                     .live = {start_, start_ + live_}},
                    buffer_);
+    if (holds()) detail::check_size(size_, {buffer_.size(kChannels), context_ + 1});
   }
 
   // A deep copy. No step may be staged.
   ConvolutionStorage clone() const {
-    ConvolutionStorage copy(memory_);
+    ConvolutionStorage copy(memory_, size_);
     copy.live_ = live_;
     copy.context_ = context_;
     if (holds()) copy.buffer_ = moved(buffer_.size(kTime));
@@ -144,7 +136,7 @@ class ConvolutionStorage {
   }
 
  private:
-  static constexpr std::int64_t kTime = 2;  // dimension
+  static constexpr std::int64_t kChannels = 1, kTime = 2;  // dimensions
 
   struct Staged {
     std::int64_t context;
@@ -161,6 +153,7 @@ class ConvolutionStorage {
     check_value(kernel_size >= 1 && kernel_size <= kLargestKernel,
                 "a convolution's kernel_size is ", kernel_size, "; it must be from 1 to ",
                 kLargestKernel);
+    detail::check_size(size_, {inputs.size(kChannels), kernel_size});
     if (!holds()) return;
     check_value(kernel_size == context_ + 1, "a convolution's kernel_size is ", kernel_size,
                 ", but the layer holds inputs for ", context_ + 1);
@@ -212,6 +205,7 @@ class ConvolutionStorage {
 
   static constexpr std::int64_t kLargestKernel = std::int64_t{1} << 20;  // taps
 
+  std::optional<ConvolutionSize> size_;
   std::shared_ptr<Memory> memory_;
   at::Tensor buffer_;         // [batch, channels, slots]; undefined before the first committed step
   std::int64_t start_ = 0;    // slot of the oldest input held
@@ -224,7 +218,13 @@ class ConvolutionStorage {
 // ring. Without recording there are two of them, used in turn.
 class RecurrentStorage {
  public:
-  explicit RecurrentStorage(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  // `size` absent: taken from the first states. Throws ValueError for a shape with negative sizes.
+  explicit RecurrentStorage(std::shared_ptr<Memory> memory, std::optional<RecurrentSize> size = {})
+      : size_(std::move(size)), memory_(std::move(memory)) {
+    for (const std::int64_t dim : size_ ? size_->shape : std::vector<std::int64_t>{}) {
+      check_value(dim >= 0, "a recurrent state of ", *size_, " is none; its sizes are at least 0");
+    }
+  }
   RecurrentStorage(RecurrentStorage&&) noexcept = default;
 
   // Whether committed steps left a state here.
@@ -242,6 +242,7 @@ class RecurrentStorage {
   // does not continue the layer; what it throws has changed nothing.
   at::Tensor stage(const at::Tensor& states, std::int64_t most) {
     detail::check_state_tensor(states, 2, "recurrent states");
+    detail::check_size(size_, states);
     if (holds()) detail::check_state_continues(buffer_, states, 0, "recurrent states");
     const std::int64_t count = states.size(0);
     Staged staged{.count = count, .kept = std::min(live_ + count, most)};
@@ -289,8 +290,17 @@ class RecurrentStorage {
     start_ = live_ = 0;
   }
 
+  // Bytes after a first step, of whose states at most `most` are held. Absent: the size is not
+  // known.
+  std::optional<std::int64_t> planned_bytes(const PlanInput& input, std::int64_t most) const {
+    if (!size_) return std::nullopt;
+    std::vector<std::int64_t> shape{slots_for(std::min(input.tokens, most), most), input.batch};
+    shape.insert(shape.end(), size_->shape.begin(), size_->shape.end());
+    return detail::bytes_of(shape, size_->dtype.value_or(input.dtype));
+  }
+
   // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
-  // says how many states there are.
+  // says how many states there are. Throws ValueError for another size than the storage's.
   void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
     const bool held = holds();
     visitor.count(name + "_states", live_);
@@ -302,11 +312,12 @@ class RecurrentStorage {
                     .token_dim = 0,
                     .live = {start_, start_ + live_}},
                    buffer_);
+    if (holds()) detail::check_size(size_, buffer_);
   }
 
   // A deep copy. No step may be staged.
   RecurrentStorage clone() const {
-    RecurrentStorage copy(memory_);
+    RecurrentStorage copy(memory_, size_);
     copy.live_ = live_;
     if (holds()) copy.buffer_ = moved(slots());
     return copy;
@@ -347,6 +358,7 @@ class RecurrentStorage {
     }
   }
 
+  std::optional<RecurrentSize> size_;
   std::shared_ptr<Memory> memory_;
   at::Tensor buffer_;       // [slots, batch, ...]; undefined before the first committed step
   std::int64_t start_ = 0;  // slot of the oldest state held

@@ -1,4 +1,4 @@
-// What is asked of a cache as a whole: joining and splitting rows, marks, plans, reuse of a prefix.
+// What is asked of a cache as a whole: joining and splitting rows, marks, reuse of a prefix.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -12,7 +12,6 @@
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "tests/support/counting.h"
-#include "tests/support/failing_memory.h"
 #include "tests/support/refusal.h"
 #include "tests/support/stored.h"
 
@@ -20,7 +19,6 @@ namespace kvcache {
 namespace {
 
 using testing::counting;
-using testing::FailingMemory;
 using ::testing::HasSubstr;
 using testing::numbers;
 using testing::refusal;
@@ -168,60 +166,6 @@ TEST(Snapshot, CanBeGoneBackToManyTimes) {
   DynamicCache other(std::vector<LayerSpec>{kFull});
   EXPECT_THROW(other.restore(mark), ValueError);
   EXPECT_EQ(other.get_seq_length(), 0);
-}
-
-LayerSpec sized(LayerSpec spec) {
-  spec.kv_heads = 2;
-  spec.key_dim = 6;
-  spec.value_dim = 4;
-  return spec;
-}
-
-// Room that was reserved is all that is allocated.
-TEST(Plan, IsWhatIsAllocated) {
-  for (const std::int64_t tokens : {1, 10, 50, 300}) {
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      const auto memory = std::make_shared<FailingMemory>();
-      DynamicCache cache({sized(kFull), sized(window(16)), {.type = std::string(kDummy)}},
-                         {.memory = memory});
-      const CachePlan plan = cache.plan({.batch = 3, .tokens = tokens, .dtype = dtype});
-      EXPECT_EQ(memory->allocations(), 0);
-      cache.reserve(tokens);
-      const at::Tensor keys = counting(0, 1, {3, 2, 6}, dtype);
-      const at::Tensor values = counting(0, 1, {3, 2, 4}, dtype);
-      for (std::int64_t i = 0; i < tokens; ++i) {
-        cache.append(keys, values, 0);
-        cache.append(keys, values, 1);
-      }
-      EXPECT_EQ(plan.total, cache.allocated_bytes()) << tokens;
-      const std::int64_t bytes = 3 * 2 * (6 + 4) * (dtype == at::kFloat ? 4 : 2);
-      EXPECT_EQ(plan.layers[0], bytes * std::max<std::int64_t>(tokens, 16));
-      EXPECT_EQ(plan.layers[1], bytes * std::clamp<std::int64_t>(tokens, 16, 32));
-      EXPECT_EQ(plan.layers[2], 0);
-    }
-  }
-}
-
-// Fixed sizes are what they are, whatever is fed.
-TEST(Plan, OfFixedStorageIsWhatIsAllocated) {
-  const auto memory = std::make_shared<FailingMemory>();
-  StaticCache cache({sized(kFull), sized(window(16))}, {.max_cache_len = 40, .memory = memory});
-  const CachePlan plan = cache.plan({.batch = 3, .tokens = 40});
-  EXPECT_EQ(memory->allocations(), 0);
-  cache.append(counting(0, 2, {3, 2, 6}), counting(0, 2, {3, 2, 4}), 0);
-  cache.append(counting(0, 2, {3, 2, 6}), counting(0, 2, {3, 2, 4}), 1);
-  EXPECT_EQ(plan.total, cache.allocated_bytes());
-  EXPECT_EQ(plan.layers, Numbers({3 * 2 * (6 + 4) * 4 * 40, 3 * 2 * (6 + 4) * 4 * 16}));
-  EXPECT_THROW(cache.plan({.tokens = 41}), ValueError);
-}
-
-TEST(Plan, RefusesWhatItCannotKnow) {
-  DynamicCache lazy, unsized(std::vector<LayerSpec>{kFull});
-  DynamicCache cache(std::vector<LayerSpec>{sized(kFull)});
-  EXPECT_THAT(refusal<ValueError>([&] { lazy.plan({.tokens = 4}); }), HasSubstr("config"));
-  EXPECT_THAT(refusal<ValueError>([&] { unsized.plan({.tokens = 4}); }), HasSubstr("layer 0"));
-  EXPECT_THROW(cache.plan({.tokens = 0}), ValueError);
-  EXPECT_THROW(cache.plan({.batch = 0, .tokens = 1}), ValueError);
 }
 
 // A kind of the user's that goes back to ends of blocks of 16 tokens, up to some of them.

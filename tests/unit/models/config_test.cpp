@@ -171,6 +171,27 @@ TEST(ModelConfig, LayerSpecsNeedTheirWindow) {
   EXPECT_THROW(config.layer_specs(), ValueError);
   config.attention_chunk_size = 8;
   EXPECT_EQ(config.layer_specs()[0].window, 8);
+  config.layer_types = {std::string(kHybridSliding)};
+  EXPECT_THROW(config.layer_specs(), ValueError);
+  config.sliding_window = 6;
+  EXPECT_EQ(config.layer_specs()[0].window, 6);
+}
+
+TEST(ModelConfig, LayerSpecsSayHowLargeTheyAre) {
+  const StateSizes states{.convolutions = {{.channels = 4, .taps = 3}}};
+  const ModelConfig config{
+      .num_key_value_heads = 2,
+      .head_dim = 8,
+      .recurrent = {.states = states},
+      .layer_types = {std::string(kFullAttention), std::string(kHybrid), std::string(kConvolution)},
+  };
+  const std::vector<LayerSpec> specs = config.layer_specs();
+  EXPECT_EQ(specs[0].kv_heads * specs[0].key_dim * specs[0].value_dim, 2 * 8 * 8);
+  EXPECT_EQ(specs[1].kv_heads * specs[1].key_dim * specs[1].value_dim, 2 * 8 * 8);
+  EXPECT_EQ(specs[2].kv_heads + specs[2].key_dim + specs[2].value_dim, 0);
+  EXPECT_EQ(specs[0].state_sizes, std::nullopt);
+  EXPECT_EQ(specs[1].state_sizes, states);
+  EXPECT_EQ(specs[2].state_sizes, states);
 }
 
 }  // namespace

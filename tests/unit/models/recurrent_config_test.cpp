@@ -42,7 +42,10 @@ TEST(RecurrentConfigs, MambasDefaultsAreTransformers) {
   EXPECT_TRUE(config.recurrent.wide_residual);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
-  EXPECT_EQ(config.layer_specs(), std::vector<LayerSpec>(32, {.type = "linear_attention"}));
+  const LayerSpec layer{.type = "linear_attention",
+                        .state_sizes = StateSizes{.convolutions = {{.channels = 1536, .taps = 4}},
+                                                  .recurrences = {{.shape = {1536, 16}}}}};
+  EXPECT_EQ(config.layer_specs(), std::vector<LayerSpec>(32, layer));
 }
 
 TEST(RecurrentConfigs, ARankMayBeAutomatic) {

@@ -1,0 +1,59 @@
+// What linear layers and their storages ask of the states they are handed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/core/layer_spec.h"
+
+namespace kvcache::detail {
+
+// Refuses a tensor that no state can be made of. Throws ValueError.
+inline void check_state_tensor(const at::Tensor& given, std::int64_t least_dims, const char* name) {
+  check_value(given.defined(), name, " are undefined");
+  check_value(given.dim() >= least_dims && given.numel() > 0, name, " of shape ", given.sizes(),
+              " have no token, row or channel; they need ", least_dims, " dimensions or more");
+  check_value(given.is_floating_point(), name, " must be floating point, but are ", given.dtype());
+  check_value(!given.requires_grad(), name,
+              " require gradients, which a cache does not keep: run under at::NoGradGuard or "
+              "c10::InferenceMode, or detach them");
+}
+
+// Refuses a tensor that differs from what is held in more than the number of slots. Throws
+// ValueError.
+inline void check_state_continues(const at::Tensor& buffer, const at::Tensor& given,
+                                  std::int64_t slot_dim, const char* name) {
+  const auto shape = [&](const at::Tensor& tensor) {
+    std::vector<std::int64_t> sizes = tensor.sizes().vec();
+    sizes.erase(sizes.begin() + slot_dim);
+    return sizes;
+  };
+  check_value(shape(given) == shape(buffer), name, " have shape ", given.sizes(),
+              ", but the layer's are ", at::IntArrayRef(shape(buffer)), " at each token");
+  check_value(given.scalar_type() == buffer.scalar_type(), name, " are ", given.dtype(),
+              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
+  check_value(given.device() == buffer.device(), name, " are on ", given.device(),
+              ", but the layer lies on ", buffer.device());
+}
+
+// Refuses a convolution of another size than the layer was made for. Throws ValueError.
+inline void check_size(const std::optional<ConvolutionSize>& own, const ConvolutionSize& given) {
+  if (!own) return;
+  check_value(given == *own, "a convolution has ", given, ", but the layer was made for one of ",
+              *own, own->channels == 0 ? ": for none" : "");
+}
+
+// The same of recurrent states [slots, batch, ...].
+inline void check_size(const std::optional<RecurrentSize>& own, const at::Tensor& states) {
+  if (!own) return;
+  const RecurrentSize given{states.sizes().slice(2).vec(),
+                            own->dtype ? std::optional(states.scalar_type()) : std::nullopt};
+  check_value(given == *own, "recurrent states have ", given, ", but the layer was made for ", *own,
+              own->shape == std::vector<std::int64_t>{0} ? ": for none" : "");
+}
+
+}  // namespace kvcache::detail
