@@ -70,8 +70,8 @@ class SharedParts {
     }
   }
 
-  // Lets all tokens outside `keep` go. `as_sample`: a last part without tokens stays, to say what
-  // keys and values look like.
+  // Lets all tokens outside `keep` go, so that end() is keep.end at most. `as_sample`: a last part
+  // without tokens stays, to say what keys and values look like.
   void trim(Range keep, bool as_sample) noexcept {
     for (SharedPart& part : parts_) {
       const Range had = part.tokens;
@@ -83,6 +83,7 @@ class SharedParts {
                                         [](const auto& part) { return part.tokens.length() > 0; });
     if (as_sample && !has_tokens && !parts_.empty()) {
       parts_.erase(parts_.begin(), parts_.end() - 1);
+      parts_.back().tokens = {keep.end, keep.end};
       return;
     }
     std::erase_if(parts_, [](const SharedPart& part) { return part.tokens.length() == 0; });

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -98,6 +99,57 @@ TEST(Fork, BothSidesGoOnApart) {
   EXPECT_EQ(fork->get_seq_length(), 0);
   append(*fork, 8);
   EXPECT_EQ(held(*fork), Numbers({8}));
+}
+
+// What marks and splits leave behind, too: parts of a text that was taken back are not in the way
+// of the next one.
+TEST(Fork, CropsToNothingAfterSeveralForks) {
+  using Share = std::function<std::unique_ptr<Cache>(Cache&)>;
+  const std::vector<Share> shares = {
+      [](Cache& cache) { return cache.fork(); },
+      [](Cache& cache) { return std::move(cache.batch_split(1)[0]); },
+      [](Cache& cache) { return cache.snapshot().state().fork(); }};
+  for (const LayerSpec& layer : {kFull, window(3), window(1)}) {
+    for (const Share& share : shares) {
+      for (std::int64_t forks = 1; forks <= 10; ++forks) {
+        Counted source(layer);
+        source.cache.activate_past_recording();
+        std::vector<std::unique_ptr<Cache>> others;
+        for (std::int64_t i = 0; i < forks; ++i) {
+          feed(source.cache, 2);
+          others.push_back(share(source.cache));
+        }
+        for (Cache* cache : {static_cast<Cache*>(&source.cache), others.back().get()}) {
+          ASSERT_TRUE(cache->can_crop(2 * forks));
+          cache->crop(-2 * forks);
+          EXPECT_EQ(held(*cache), Numbers());
+          EXPECT_EQ(cache->fork()->clone()->nbytes(), 0);
+          const View view = append(*cache, 10);
+          ASSERT_EQ(view.segments.size(), 1U);
+          EXPECT_EQ(numbers(view.segments[0].keys), Numbers({10}));
+          append(*cache, 11);
+          append(*cache, 12);
+          EXPECT_EQ(held(*cache), Numbers({10, 11, 12}));
+        }
+      }
+    }
+  }
+}
+
+// One of several rows, that all read one prefix: likewise.
+TEST(Fork, ExpandedRowsCropToNothing) {
+  Counted source;
+  feed(source.cache, 2);
+  source.cache.expand(2);
+  append(source.cache, 2);
+  const std::unique_ptr<Cache> first = source.cache.fork();
+  append(source.cache, 3);
+  const std::unique_ptr<Cache> second = source.cache.fork();
+  source.cache.crop(-4);
+  append(source.cache, 7);
+  append(source.cache, 8);
+  EXPECT_EQ(held(source.cache, 1), Numbers({1007, 1008}));
+  EXPECT_EQ(held(*second, 1), Numbers({0, 1, 1002, 1003}));
 }
 
 TEST(Fork, AttentionReadsPrefixAndTailWhereTheyLie) {
