@@ -42,6 +42,8 @@ EXTRA_HEADERS = {"generation": MODELS, "chat": MODELS}
 EXTRA_FOLDERS = {
     "cache/serialization.h": ("io",),
     "cache/serialization.cpp": ("io",),
+    "cache/cache_file_section.h": ("io",),
+    "cache/cache_file_section.cpp": ("io",),
     "generation/generation_config_json.cpp": ("io",),
 }
 

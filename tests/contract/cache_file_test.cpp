@@ -4,7 +4,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,10 +15,10 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/io/safetensors.h"
+#include "tests/contract/cache_file.h"
 #include "tests/contract/digest.h"
 #include "tests/contract/subject.h"
 #include "tests/support/counting.h"
-#include "tests/support/refusal.h"
 #include "tests/support/stored.h"
 
 namespace kvcache {
@@ -29,9 +28,7 @@ using nlohmann::json;
 using testing::counting;
 using testing::difference;
 using testing::digest_of;
-using ::testing::HasSubstr;
 using testing::numbers;
-using testing::refusal;
 using testing::stored;
 using Numbers = std::vector<std::int64_t>;
 
@@ -51,19 +48,8 @@ void feed(DynamicCache& cache, std::int64_t tokens, std::int64_t batch = 1) {
   step.commit();
 }
 
-class CacheFile : public ::testing::Test {
+class CacheFile : public testing::CacheFileTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              c10::str("kvcache_serialization_test_", ::getpid());
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path path(const std::string& name = "cache.safetensors") const {
-    return folder_ / name;
-  }
-
   // A cache of kLayers that has seen 9 tokens, saved.
   DynamicCache saved(const CacheFileOptions& options = {}) const {
     DynamicCache cache(kLayers);
@@ -72,41 +58,12 @@ class CacheFile : public ::testing::Test {
     return cache;
   }
 
-  // The saved file again, with another header.
-  void rewrite(const std::function<void(json&)>& change) const {
-    const SafetensorsFile file = SafetensorsFile::open(path());
-    json header = json::parse(file.metadata().at("kvcache.cache"));
-    change(header);
-    rewrite(
-        file, [](auto&) {}, header.dump());
-  }
-
-  // The saved file again, with other tensors.
-  void retensor(const std::function<void(std::map<std::string, at::Tensor>&)>& change) const {
-    const SafetensorsFile file = SafetensorsFile::open(path());
-    rewrite(file, change, file.metadata().at("kvcache.cache"));
-  }
-
   // Loading is refused with a message that has `part`, and leaves the cache as it was.
   void expect_refused(const std::string& part, const CacheFileOptions& options = {}) const {
     DynamicCache cache(kLayers);
     feed(cache, 3);
-    const auto before = digest_of(cache);
-    EXPECT_THAT(refusal<ValueError>([&] { load_cache(cache, path(), options); }), HasSubstr(part));
-    EXPECT_EQ(difference(before, digest_of(cache)), "");
+    testing::expect_load_refused(cache, path(), part, options);
   }
-
- private:
-  void rewrite(const SafetensorsFile& file,
-               const std::function<void(std::map<std::string, at::Tensor>&)>& change,
-               const std::string& header) const {
-    std::map<std::string, at::Tensor> tensors;
-    for (const std::string& name : file.names()) tensors[name] = file.tensor(name).clone();
-    change(tensors);
-    save_safetensors(path(), tensors, {{"kvcache.cache", header}});
-  }
-
-  std::filesystem::path folder_;
 };
 
 TEST_F(CacheFile, WhatIsLoadedIsWhatWasSaved) {
@@ -145,7 +102,7 @@ TEST_F(CacheFile, SharedPartsAreSavedJoined) {
   source.expand(3);
   feed(source, 2, 3);
   const std::unique_ptr<Cache> fork = source.fork();
-  save_cache(static_cast<LayeredCache&>(*fork), path());
+  save_cache(*fork, path());
   DynamicCache cache(kLayers);
   load_cache(cache, path());
   EXPECT_EQ(cache.batch_size(), 3);
@@ -287,7 +244,7 @@ TEST_P(SavedCaches, GoOnLikeTheirSource) {
     Subject loaded = source.clone();
     loaded.cache = source.setting.kind.make(source.memory);
     CacheFileOptions options{.dtype = source.setting.dtype, .devices = {}};
-    for (std::int64_t i = 0; i < source.cache->layer_count(); ++i) {
+    for (std::int64_t i = 0; i < source.layers().layer_count(); ++i) {
       options.devices.push_back(source.setting.device_of(i));
     }
     if (options.devices.empty()) options.devices = {at::kCPU};

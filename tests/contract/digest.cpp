@@ -62,9 +62,7 @@ std::string answer_of(const Call& call) {
   }
 }
 
-}  // namespace
-
-Digest digest_of(LayeredCache& cache) {
+Digest digest_of_layers(LayeredCache& cache) {
   Digest digest;
   Collect collect(digest, cache.batch_size());
   cache.visit(collect);
@@ -84,6 +82,28 @@ Digest digest_of(LayeredCache& cache) {
   for (std::int64_t tokens = 0; tokens <= 6; ++tokens) {
     digest.emplace_back(c10::str("can_crop ", tokens),
                         answer_of([&] { return cache.can_crop(tokens); }));
+  }
+  return digest;
+}
+
+}  // namespace
+
+LayeredCache& layers_of(Cache& cache) {
+  auto* pair = dynamic_cast<EncoderDecoderCache*>(&cache);
+  return pair ? pair->self_attention_cache() : dynamic_cast<LayeredCache&>(cache);
+}
+
+LayeredCache* encoder_layers_of(Cache& cache) {
+  auto* pair = dynamic_cast<EncoderDecoderCache*>(&cache);
+  return pair ? &pair->cross_attention_cache() : nullptr;
+}
+
+Digest digest_of(Cache& cache) {
+  Digest digest = digest_of_layers(layers_of(cache));
+  if (LayeredCache* encoder = encoder_layers_of(cache)) {
+    for (auto& [label, bytes] : digest_of_layers(*encoder)) {
+      digest.emplace_back("encoder's " + label, std::move(bytes));
+    }
   }
   return digest;
 }

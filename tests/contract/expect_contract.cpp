@@ -10,12 +10,13 @@
 #include <limits>
 
 #include "tests/contract/subject.h"
+#include "tests/support/stored.h"
 
 namespace kvcache::testing {
 namespace {
 
 void expect_lengths(Subject& subject) {
-  LayeredCache& cache = *subject.cache;
+  Cache& cache = *subject.cache;
   const CacheModel& model = subject.model;
   EXPECT_EQ(cache.batch_size(), model.batch());
   EXPECT_EQ(cache.capacity(), model.capacity());
@@ -52,7 +53,7 @@ void expect_held(Subject& subject) {
     std::int64_t layer = -1;
   };
   Check check(subject.model);
-  subject.cache->visit(check);
+  subject.layers().visit(check);
 }
 
 // Bytes of a layer's states: without a token there are none.
@@ -81,10 +82,30 @@ void expect_bytes(Subject& subject) {
     elements +=
         (shared + (held - shared) * model.batch()) * subject.setting.heads * (kKeyDim + kValueDim);
   }
+  elements += model.layers() * model.encoder.batch() * model.encoder.tokens() *
+              subject.setting.heads * (kKeyDim + kValueDim);
   EXPECT_EQ(subject.cache->nbytes(),
             elements * std::int64_t(at::elementSize(subject.setting.dtype)) + states);
   EXPECT_GE(subject.cache->allocated_bytes(), subject.cache->nbytes());
   EXPECT_EQ(subject.cache->allocated_bytes(), subject.memory->live_bytes());
+}
+
+struct Text {
+  at::Tensor ids, valid;  // int64 and bool [rows, tokens]
+};
+
+// Of at least one row.
+Text text_of(const TokenRows& rows) {
+  const std::vector<std::int64_t> shape{std::int64_t(rows.size()), std::int64_t(rows[0].size())};
+  Text text{at::empty(shape, at::kLong), at::empty(shape, at::kBool)};
+  std::size_t at = 0;
+  for (const auto& row : rows) {
+    for (const Token& token : row) {
+      text.ids.data_ptr<std::int64_t>()[at] = token.id.value_or(-1);
+      text.valid.data_ptr<bool>()[at++] = token.real;
+    }
+  }
+  return text;
 }
 
 void expect_history(Subject& subject) {
@@ -94,15 +115,7 @@ void expect_history(Subject& subject) {
   EXPECT_EQ(history.batch(), model.batch());
   EXPECT_EQ(history.known(), model.ids_known());
   if (model.rows.empty()) return;
-  at::Tensor ids = at::empty({model.batch(), model.seen()}, at::kLong);
-  at::Tensor valid = at::empty({model.batch(), model.seen()}, at::kBool);
-  std::size_t at = 0;
-  for (const auto& row : model.rows) {
-    for (const Token& token : row) {
-      ids.data_ptr<std::int64_t>()[at] = token.id.value_or(-1);
-      valid.data_ptr<bool>()[at++] = token.real;
-    }
-  }
+  auto [ids, valid] = text_of(model.rows);
   EXPECT_TRUE(at::equal(history.valid(), valid));
   EXPECT_EQ(history.all_valid(), valid.all().item<bool>());
   if (!model.ids_known()) {
@@ -121,6 +134,37 @@ void expect_history(Subject& subject) {
   EXPECT_EQ(history.common_prefix(ids.narrow(1, 0, differs).contiguous(),
                                   valid.narrow(1, 0, differs).contiguous()),
             differs);
+}
+
+// All of an encoder's output is held, once for each of its rows, in every layer; or nothing is.
+void expect_encoder(const Subject& subject) {
+  LayeredCache* cache = subject.encoder_layers();
+  if (!cache) return;
+  const EncoderModel& model = subject.model.encoder;
+  EXPECT_EQ(cache->batch_size(), model.batch());
+  const std::int64_t room = std::max<std::int64_t>(cache->get_max_length(), 0);
+  for (std::int64_t layer = 0; layer < subject.model.layers(); ++layer) {
+    EXPECT_EQ(cache->get_seq_length(layer), model.tokens());
+    EXPECT_EQ(dynamic_cast<EncoderDecoderCache&>(*subject.cache).is_updated(layer), model.held());
+    EXPECT_EQ(cache->get_mask_sizes(1, layer),
+              std::pair(std::max(model.tokens() + 1, room), std::int64_t{0}));
+  }
+  const History& history = cache->history();
+  EXPECT_EQ(history.seen(), model.tokens());
+  EXPECT_EQ(history.known(), model.ids_known());
+  if (!model.held()) return;
+  const Text text = text_of(model.rows);
+  EXPECT_TRUE(at::equal(history.valid(), text.valid));
+  if (model.ids_known()) {
+    EXPECT_TRUE(at::equal(history.ids(), text.ids));
+  }
+  const std::vector<KeyValue> layers = stored(*cache);
+  ASSERT_EQ(std::int64_t(layers.size()), subject.model.layers());
+  for (std::int64_t i = 0; i < subject.model.layers(); ++i) {
+    const KeyValue right = states_of(model.rows, {0, model.tokens()}, i, subject.setting);
+    EXPECT_TRUE(at::equal(layers[std::size_t(i)].keys, right.keys)) << "layer " << i;
+    EXPECT_TRUE(at::equal(layers[std::size_t(i)].values, right.values)) << "layer " << i;
+  }
 }
 
 // A copy equals its source and goes on as the model says for three steps.
@@ -162,17 +206,58 @@ void expect_contract(Subject& subject) {
   expect_held(subject);
   expect_bytes(subject);
   expect_history(subject);
+  expect_encoder(subject);
   expect_next_steps(subject);
   expect_crops_as_told(subject);
   expect_crops_add_up(subject);
   EXPECT_EQ(difference(before, subject.digest()), "");
 }
 
+namespace {
+
+// An encoder's inputs that are refused: any at all, where the cache is no pair.
+void try_encoder_inputs(Subject& subject) {
+  const std::int64_t batch = subject.plan(1).batch();
+  const TokenRows some = subject.random_encoder_input(batch);
+  const auto refused = [&](const std::optional<TokenRows>& encoder) {
+    StepInput input{.tokens = 1, .batch = batch};
+    if (encoder) input.cross = cross_input(*encoder);
+    EXPECT_THROW(subject.cache->begin_step(input), ValueError);
+  };
+  if (!subject.encoder_layers()) return refused(some);
+  const EncoderModel& held = subject.model.encoder;
+  if (!held.held()) refused(std::nullopt);
+  if (held.held() && subject.model.seen() > 0 && !held.holds(some, batch)) refused(some);
+  if (held.ids_known() && subject.model.seen() > 0 && held.held()) {
+    TokenRows changed = held.rows;
+    auto& row = changed.back();
+    const auto real = [](const Token& token) { return token.real; };
+    Token& token = *std::find_if(row.begin(), row.end(), real);
+    token.id = *token.id + 1;
+    refused(changed);
+    token.id = *token.id - 1;
+    token.real = false;
+    if (std::any_of(row.begin(), row.end(), real)) refused(changed);
+  }
+  TokenRows rows = some;
+  rows.resize(std::size_t(batch) + 1, some[0]);
+  refused(rows);
+  TokenRows padding = some;
+  for (Token& token : padding.back()) token.real = false;
+  refused(padding);
+  if (const auto most = subject.encoder_layers()->capacity()) {
+    refused(TokenRows{std::vector<Token>(std::size_t(*most) + 1)});
+  }
+}
+
+}  // namespace
+
 void try_what_is_refused(Subject& subject) {
-  LayeredCache& cache = *subject.cache;
+  Cache& cache = *subject.cache;
   const Digest before = subject.digest();
   const std::int64_t batch = cache.batch_size(), last = subject.model.layers() - 1;
   const StepPlan plan = subject.plan(2);
+  const std::optional<CrossInput> cross = subject.input(plan).cross;
   const KeyValue good = subject.states(plan, last);
   const auto rows = [](std::vector<std::int64_t> indices) {
     return at::tensor(indices, at::kLong);
@@ -193,18 +278,21 @@ void try_what_is_refused(Subject& subject) {
   EXPECT_THROW(cache.reserve(-1), ValueError);
   if (const auto most = subject.model.capacity()) {
     EXPECT_THROW(cache.reserve(*most + 1), ValueError);
-    EXPECT_THROW(cache.begin_step({.tokens = *most + 1 - subject.model.seen(), .batch = 1}),
+    const std::int64_t above = *most + 1 - subject.model.seen();
+    EXPECT_THROW(cache.begin_step({.tokens = above, .batch = plan.batch(), .cross = cross}),
                  ValueError);
   }
   if (!subject.model.can_record()) {
     EXPECT_THROW(cache.activate_past_recording(), RuntimeError);
   }
-  EXPECT_THROW(cache.begin_step({.tokens = 0, .batch = plan.batch()}), ValueError);
-  EXPECT_THROW(cache.begin_step({.tokens = 2, .batch = 0}), ValueError);
-  EXPECT_THROW(
-      cache.begin_step(
-          {.tokens = 2, .batch = plan.batch(), .ids = at::empty({plan.batch(), 3}, at::kLong)}),
-      ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 0, .batch = plan.batch(), .cross = cross}), ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 2, .batch = 0, .cross = cross}), ValueError);
+  EXPECT_THROW(cache.begin_step({.tokens = 2,
+                                 .batch = plan.batch(),
+                                 .ids = at::empty({plan.batch(), 3}, at::kLong),
+                                 .cross = cross}),
+               ValueError);
+  try_encoder_inputs(subject);
   EXPECT_THROW(cache.update(good.keys, good.values, -1), ValueError);
   EXPECT_THROW(cache.update(good.keys, {}, last), ValueError);
   EXPECT_THROW(cache.update(good.keys, good.values.narrow(2, 0, 1), last), ValueError);

@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
 
@@ -11,6 +12,7 @@ namespace kvcache::testing {
 namespace {
 
 const LayerSpec kFull{};
+constexpr std::int64_t kEncoderRoom = 10;  // tokens, where it is fixed
 
 LayerSpec sliding(std::int64_t window) {
   return {.type = std::string(kSlidingAttention), .window = window};
@@ -63,6 +65,19 @@ CacheKind mamba(std::string name, std::vector<LayerSpec> layers) {
   return {"Mamba" + std::move(name), layers, linear_layers(), make};
 }
 
+CacheKind pair(std::string name, CacheKind decoder, const CacheKind& encoder) {
+  const auto make = [own = decoder.make, encoded = encoder.make](std::shared_ptr<Memory> memory) {
+    const auto layered = [](std::unique_ptr<Cache> cache) {
+      return std::unique_ptr<LayeredCache>(&dynamic_cast<LayeredCache&>(*cache.release()));
+    };
+    return std::make_unique<EncoderDecoderCache>(layered(own(memory)), layered(encoded(memory)));
+  };
+  decoder.name = "EncoderDecoder" + std::move(name);
+  decoder.make = make;
+  decoder.encoder = std::make_shared<CacheKind>(encoder);
+  return decoder;
+}
+
 }  // namespace
 
 std::vector<CacheKind> cache_kinds() {
@@ -96,6 +111,13 @@ std::vector<CacheKind> cache_kinds() {
       dynamic("LinearAndSliding", {sliding(4), linear(1)}),
       dynamic("Hybrid", {hybrid(1), hybrid(2)}),
       dynamic("HybridSliding", {hybrid_sliding(4), hybrid_sliding(1), kFull}),
+      pair("Lazy", dynamic_lazy(), dynamic_lazy()),
+      pair("Sliding4", dynamic("", {sliding(4), kFull}), dynamic("", {kFull, kFull})),
+      pair("Hybrid", dynamic("", {linear(1), hybrid(2)}), dynamic("", {kFull, kFull})),
+      pair("Static", fixed("", {kFull, sliding(4)}, {.max_cache_len = 24}),
+           fixed("", {kFull, kFull}, {.max_cache_len = kEncoderRoom})),
+      pair("StaticEncoder", dynamic("", {kFull}),
+           fixed("", {kFull}, {.max_cache_len = kEncoderRoom})),
   };
 }
 

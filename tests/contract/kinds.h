@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/cache/layered_cache.h"
+#include "kvcache/cache/cache.h"
+#include "kvcache/core/memory.h"
 #include "kvcache/layers/registry.h"
 
 namespace kvcache::testing {
@@ -20,8 +21,10 @@ struct CacheKind {
   std::string name;
   std::vector<LayerSpec> layers;  // also of a cache that makes them lazily
   LayerRegistry registry;         // makes single layers of the kind
-  std::function<std::unique_ptr<LayeredCache>(std::shared_ptr<Memory>)> make;
+  std::function<std::unique_ptr<Cache>(std::shared_ptr<Memory>)> make;
   std::optional<StaticLayerOptions> fixed = {};  // sizes of its layers; absent: they grow
+  // Of a pair of caches all of the above are the decoder's side; null: it is no pair.
+  std::shared_ptr<const CacheKind> encoder = {};
 };
 
 std::vector<CacheKind> cache_kinds();

@@ -61,6 +61,56 @@ at::Tensor recurrent_states_of(const TokenRows& rows, Range ends, StateIndex sta
   return states.to(setting.device_of(state.layer));
 }
 
+TokenRows joined(TokenRows rows, const TokenRows& added) {
+  if (rows.empty()) return added;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].insert(rows[i].end(), added[i].begin(), added[i].end());
+  }
+  return rows;
+}
+
+namespace {
+
+bool all_ids_known(const TokenRows& rows) {
+  return rows.empty() || std::all_of(rows[0].begin(), rows[0].end(),
+                                     [](const Token& token) { return token.id.has_value(); });
+}
+
+}  // namespace
+
+bool EncoderModel::ids_known() const { return all_ids_known(rows); }
+
+bool EncoderModel::holds(const TokenRows& input, std::int64_t decoder_rows) const {
+  if (!held() || std::int64_t(input[0].size()) != tokens()) return false;
+  if (!ids_known() || !all_ids_known(input)) return false;
+  for (std::int64_t row = 0; row < decoder_rows; ++row) {
+    const auto& own = rows[std::size_t(row * batch() / decoder_rows)];
+    const auto& other = input[std::size_t(row * std::int64_t(input.size()) / decoder_rows)];
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (own[i].real != other[i].real) return false;
+      if (own[i].real && own[i].id != other[i].id) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<std::int64_t> EncoderModel::chosen(const std::vector<std::int64_t>& indices,
+                                               std::int64_t decoder_rows) const {
+  std::vector<std::int64_t> owners;
+  for (const std::int64_t index : indices) owners.push_back(index * batch() / decoder_rows);
+  for (std::size_t count = 1;; ++count) {
+    if (owners.size() % count != 0) continue;
+    const std::size_t each = owners.size() / count;
+    std::vector<std::int64_t> result;
+    bool equal = true;
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      if (i % each == 0) result.push_back(owners[i]);
+      equal = equal && owners[i] == result.back();
+    }
+    if (equal) return result;
+  }
+}
+
 CacheModel::CacheModel(const Setting& setting) {
   for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec, setting.kind.fixed});
 }
@@ -144,10 +194,7 @@ bool CacheModel::can_crop(std::int64_t tokens) const {
 }
 
 void CacheModel::append(const TokenRows& added) {
-  if (rows.empty()) rows.resize(added.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i].insert(rows[i].end(), added[i].begin(), added[i].end());
-  }
+  rows = joined(std::move(rows), added);
   for (LayerModel& layer : layers_) {
     layer.first = std::max(layer.first, first_needed(layer, seen() - layer.record));
     layer.recorded = std::min(layer.recorded + std::int64_t(added[0].size()), layer.record_states);
@@ -179,11 +226,19 @@ void CacheModel::record(std::optional<std::int64_t> max_tokens) {
 
 void CacheModel::reset() {
   rows.clear();
+  encoder.rows.clear();
   shared_end_ = 0;
   for (LayerModel& layer : layers_) layer.first = layer.recorded = 0;
 }
 
 void CacheModel::select(const std::vector<std::int64_t>& indices) {
+  if (encoder.held()) {
+    TokenRows chosen;
+    for (const std::int64_t row : encoder.chosen(indices, batch())) {
+      chosen.push_back(encoder.rows[std::size_t(row)]);
+    }
+    encoder.rows = std::move(chosen);
+  }
   TokenRows chosen;
   for (const std::int64_t index : indices) chosen.push_back(rows[std::size_t(index)]);
   rows = std::move(chosen);
@@ -194,10 +249,7 @@ void CacheModel::expand(std::int64_t count) {
   if (!rows.empty()) rows.resize(std::size_t(count), TokenRows::value_type(rows[0]));
 }
 
-bool CacheModel::ids_known() const {
-  return rows.empty() || std::all_of(rows[0].begin(), rows[0].end(),
-                                     [](const Token& token) { return token.id.has_value(); });
-}
+bool CacheModel::ids_known() const { return all_ids_known(rows); }
 
 std::int64_t CacheModel::real_tokens(std::int64_t row) const {
   if (rows.empty()) return 0;

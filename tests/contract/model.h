@@ -23,6 +23,9 @@ struct Token {
 
 using TokenRows = std::vector<std::vector<Token>>;  // all rows are equally long
 
+// `added` behind `rows`, which may be none.
+TokenRows joined(TokenRows rows, const TokenRows& added);
+
 struct Random {
   explicit Random(std::uint64_t seed) : engine(seed) {}
   std::int64_t below(std::int64_t n) {
@@ -59,6 +62,24 @@ at::Tensor recurrent_states_of(const TokenRows& rows, Range ends, StateIndex sta
 
 inline constexpr std::int64_t kChannels = 2;
 inline constexpr std::int64_t kStateSize = 3;
+
+// The encoder's side of a pair of caches: a row for each of the encoder's; none: nothing is held.
+struct EncoderModel {
+  std::int64_t tokens() const { return rows.empty() ? 0 : std::int64_t(rows[0].size()); }
+  std::int64_t batch() const { return std::int64_t(rows.size()); }
+  bool held() const { return !rows.empty(); }
+  bool ids_known() const;
+
+  // Whether `input`, for `batch` rows of the decoder, is known to be what is held.
+  bool holds(const TokenRows& input, std::int64_t batch) const;
+
+  // Which rows there are when the decoder's `batch` rows become rows `indices` of them: no more
+  // than neighbours need.
+  std::vector<std::int64_t> chosen(const std::vector<std::int64_t>& indices,
+                                   std::int64_t batch) const;
+
+  TokenRows rows;
+};
 
 class CacheModel {
  public:
@@ -106,6 +127,7 @@ class CacheModel {
   std::int64_t real_tokens(std::int64_t row) const;
 
   TokenRows rows;  // none: nothing seen since construction or reset
+  EncoderModel encoder;
 
  private:
   struct LayerModel {

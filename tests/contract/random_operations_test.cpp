@@ -57,15 +57,13 @@ std::string operate(Subject& subject) {
       crop(subject, random.below(7));
       return "crop";
     case 4:
-      subject.cache->reset();
-      subject.model.reset();
+      reset(subject);
       return "reset";
     case 5:
       if (subject.setting.recorded) {
         std::optional<std::int64_t> most;
         if (!subject.setting.kind.fixed && random.one_in(2)) most = 1 + random.below(5);
-        subject.cache->activate_past_recording(most);
-        subject.model.record(most);
+        record(subject, most);
       }
       return "record";
     case 6:
@@ -81,7 +79,7 @@ std::string operate(Subject& subject) {
       try_what_is_refused(subject);
       return "refusals";
     case 10:
-      subject.cache->reserve(random.below(subject.model.capacity().value_or(63) + 1));
+      reserve(subject, random.below(subject.model.capacity().value_or(63) + 1));
       return "reserve";
     case 11:
       change_to_a_copy(subject);

@@ -1,6 +1,5 @@
 #include "tests/contract/subject.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -15,41 +14,38 @@ at::Tensor index_tensor(const std::vector<std::int64_t>& rows) {
   return at::tensor(rows, at::kLong);
 }
 
-template <typename Number, typename Value>
-at::Tensor table(const TokenRows& rows, at::ScalarType dtype, const Value& value) {
-  at::Tensor result = at::empty({std::int64_t(rows.size()), std::int64_t(rows[0].size())}, dtype);
-  auto* out = result.data_ptr<Number>();
-  for (const auto& row : rows) {
-    for (const Token& token : row) *out++ = value(token);
-  }
-  return result;
-}
-
-TokenRows joined(TokenRows rows, const TokenRows& added) {
-  if (rows.empty()) return added;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i].insert(rows[i].end(), added[i].begin(), added[i].end());
-  }
-  return rows;
-}
-
 struct Place {
   const void* address;
   bool kept;  // the cache may write there, or all rows are one: reorder leaves it where it is
+  std::int64_t version;
+
+  bool operator==(const Place&) const = default;
 };
 
-std::vector<Place> places(LayeredCache& cache) {
+std::vector<Place> places(LayeredCache* cache) {
   struct Collect final : Visitor {
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      found.push_back(
-          {tensor.defined() ? tensor.const_data_ptr() : nullptr, info.writable || !info.batch_dim});
+      const bool kept = info.writable || !info.batch_dim;
+      found.push_back(tensor.defined()
+                          ? Place{tensor.const_data_ptr(), kept, std::int64_t(tensor._version())}
+                          : Place{nullptr, kept, 0});
     }
     void count(std::string_view, std::int64_t&) override {}
     std::vector<Place> found;
   };
   Collect collect;
-  cache.visit(collect);
+  if (cache) cache->visit(collect);
   return collect.found;
+}
+
+void expect_kept(const std::vector<Place>& before, const std::vector<Place>& after) {
+  ASSERT_EQ(before.size(), after.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EXPECT_TRUE(after[i].kept);
+    if (before[i].kept) {
+      EXPECT_EQ(before[i].address, after[i].address);
+    }
+  }
 }
 
 bool lengths_differ(const LayeredCache& cache) {
@@ -61,8 +57,8 @@ bool lengths_differ(const LayeredCache& cache) {
 
 // In the middle of a round of updates every whole-cache operation refuses.
 void expect_unfinished_round_refuses(Subject& subject) {
-  if (!lengths_differ(*subject.cache)) return;
-  LayeredCache& cache = *subject.cache;
+  if (!lengths_differ(subject.layers())) return;
+  Cache& cache = *subject.cache;
   const Digest before = subject.digest();
   EXPECT_THROW(cache.crop(0), RuntimeError);
   EXPECT_THROW(cache.clone(), RuntimeError);
@@ -85,82 +81,38 @@ Subject::Subject(const Setting& of, std::uint64_t seed)
   model.record();
 }
 
+bool Subject::computes_encoder(const StepPlan& plan) const {
+  return plan.encoder && !model.encoder.holds(*plan.encoder, plan.batch());
+}
+
 Subject Subject::clone() const { return with(cache->clone()); }
 Subject Subject::fork() const { return with(cache->fork()); }
 
 Subject Subject::with(std::unique_ptr<Cache> made) const {
   Subject copy(setting, 0);
   copy.memory = memory;
-  copy.cache.reset(static_cast<LayeredCache*>(made.release()));
+  copy.cache = std::move(made);
   copy.model = model;
   copy.random = random;
   copy.next_content_ = next_content_;
   return copy;
 }
 
-StepPlan Subject::plan(std::int64_t tokens) {
-  const std::int64_t batch = model.rows.empty() ? setting.batch : model.batch();
-  StepPlan plan;
-  plan.added.resize(std::size_t(batch));
-  for (auto& row : plan.added) {
-    for (std::int64_t i = 0; i < tokens; ++i) {
-      row.push_back({.content = next_content_ % 1000 * 7, .id = random.below(50)});
-      ++next_content_;
-    }
-  }
-  return plan;
-}
-
-StepPlan Subject::random_plan() {
-  const std::int64_t choice = random.below(12);
-  StepPlan result = plan(choice < 7    ? 1 + random.below(3)
-                         : choice < 11 ? 1 + random.below(12)
-                                       : 40);
-  result.with_ids = !random.one_in(6);
-  if (!result.with_ids) {
-    for (auto& row : result.added)
-      std::for_each(row.begin(), row.end(), [](Token& t) { t.id = {}; });
-  }
-  const std::int64_t mask = random.below(6);
-  if (mask > 1) return result;
-  const auto pad = [&](TokenRows& rows) {
-    for (auto& row : rows) {
-      for (Token& token : row) token.real = !random.one_in(3);
-    }
-  };
-  pad(result.added);
-  result.mask = StepPlan::Mask::own;
-  if (mask == 0 && model.seen() > 0) {
-    result.mask = StepPlan::Mask::whole;
-    result.past = model.rows;
-    pad(result.past);
-  }
-  return result;
-}
-
-StepInput Subject::input(const StepPlan& plan) const {
-  StepInput input{.tokens = plan.tokens(), .batch = plan.batch()};
-  const auto real = [](const Token& token) { return token.real; };
-  if (plan.with_ids) {
-    input.ids = table<std::int64_t>(plan.added, at::kLong, [](const Token& t) { return *t.id; });
-  }
-  if (plan.mask == StepPlan::Mask::own) input.valid = table<bool>(plan.added, at::kBool, real);
-  if (plan.mask == StepPlan::Mask::whole) {
-    input.valid = table<std::int64_t>(joined(plan.past, plan.added), at::kLong, real);
-  }
-  return input;
-}
-
-KeyValue Subject::states(const StepPlan& plan, std::int64_t layer) const {
-  return states_of(plan.added, {0, plan.tokens()}, layer, setting);
-}
-
 namespace {
 
-KeyValue expected_states(const Subject& subject, const StepPlan& plan, std::int64_t layer) {
-  const Visible visible = subject.model.visible(layer, plan.tokens());
-  return states_of(joined(subject.model.rows, plan.added),
-                   {visible.offset, visible.offset + visible.length}, layer, subject.setting);
+// Int64 [batch * tokens].
+at::Tensor positions_of(const Subject& subject, const StepPlan& plan) {
+  std::vector<std::int64_t> positions;
+  for (std::int64_t row = 0; row < plan.batch(); ++row) {
+    const auto at = std::size_t(row);
+    const auto& past = plan.mask == StepPlan::Mask::whole ? plan.past[at] : std::vector<Token>{};
+    std::int64_t next =
+        plan.mask == StepPlan::Mask::whole
+            ? std::count_if(past.begin(), past.end(), [](auto& t) { return t.real; })
+            : subject.model.real_tokens(row);
+    for (const Token& token : plan.added[at]) positions.push_back(token.real ? next++ : 0);
+  }
+  return index_tensor(positions);
 }
 
 // A step or call that finds no room changes nothing.
@@ -173,107 +125,16 @@ void expect_no_room(Subject& subject, const Call& call) {
 
 }  // namespace
 
-void expect_joined(const KeyValue& joined, const Subject& subject, const StepPlan& plan,
-                   std::int64_t layer) {
-  const KeyValue expected = expected_states(subject, plan, layer);
-  const std::int64_t length = expected.keys.size(2);
-  const std::int64_t columns = subject.model.columns(layer, plan.tokens());
-  for (const auto& [found, right] :
-       {std::pair(joined.keys, expected.keys), std::pair(joined.values, expected.values)}) {
-    ASSERT_EQ(found.size(2), columns);
-    EXPECT_TRUE(at::equal(found.narrow(2, 0, length), right));
-    EXPECT_TRUE(found.narrow(2, length, columns - length).eq(0).all().item<bool>());
-  }
-}
-
-void expect_view(const View& view, const Subject& subject, const StepPlan& plan,
-                 std::int64_t layer) {
-  const CacheModel& model = subject.model;
-  const Visible visible = model.visible(layer, plan.tokens());
-  EXPECT_EQ(view.visible, visible);
-  EXPECT_EQ(view.batch, plan.batch());
-  std::int64_t next = visible.offset;
-  for (const Segment& segment : view.segments) {
-    EXPECT_EQ(segment.first, next);
-    EXPECT_EQ(segment.values.size(2), segment.length());
-    next += segment.length();
-  }
-  EXPECT_EQ(next, visible.offset + visible.length);
-  const KeyValue expected = expected_states(subject, plan, layer);
-  const KeyValue found = dense(view);
-  EXPECT_EQ(found.keys.dtype(), expected.keys.dtype());
-  EXPECT_TRUE(at::equal(found.keys, expected.keys)) << found.keys << expected.keys;
-  EXPECT_TRUE(at::equal(found.values, expected.values));
+void leaving_encoder(Subject& subject, const std::function<void()>& call) {
+  const std::vector<Place> before = places(subject.encoder_layers());
+  call();
+  EXPECT_TRUE(places(subject.encoder_layers()) == before);
 }
 
 void note_step(Subject& subject, const StepPlan& plan) {
+  if (subject.computes_encoder(plan)) subject.model.encoder.rows = *plan.encoder;
   if (plan.mask == StepPlan::Mask::whole) subject.model.rows = plan.past;
   subject.model.append(plan.added);
-}
-
-namespace {
-
-void feed_keys(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
-  const KeyValue states = subject.states(plan, layer);
-  expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
-  states.keys.fill_(-7);  // what is kept does not alias what was given
-  states.values.fill_(-7);
-}
-
-void feed_convolution(Step& step, const Subject& subject, const StepPlan& plan, StateIndex state) {
-  const std::int64_t seen = subject.model.seen(), end = seen + plan.tokens();
-  const TokenRows rows = joined(subject.model.rows, plan.added);
-  const at::Tensor inputs = conv_inputs_of(rows, {seen, end}, state, subject.setting);
-  const at::Tensor found = step.update_conv_state(
-      state.layer, inputs, {.kernel_size = state.taps(), .index = state.index});
-  const at::Tensor expected =
-      conv_inputs_of(rows, {seen - state.taps() + 1, end}, state, subject.setting);
-  EXPECT_TRUE(at::equal(found, expected)) << found << expected;
-  inputs.fill_(-7);
-}
-
-void feed_recurrence(Step& step, const Subject& subject, const StepPlan& plan, StateIndex state) {
-  const CacheModel& model = subject.model;
-  const std::int64_t seen = model.seen(), end = seen + plan.tokens();
-  const TokenRows rows = joined(model.rows, plan.added);
-  const auto previous = step.recurrent_state(state.layer, state.index);
-  EXPECT_EQ(previous.has_value(), seen > 0);
-  if (previous) {
-    EXPECT_TRUE(at::equal(*previous,
-                          recurrent_states_of(rows, {seen, seen + 1}, state, subject.setting)[0]));
-  }
-  const std::int64_t wanted = step.wanted_states(state.layer);
-  EXPECT_EQ(wanted, model.wanted_states(state.layer, plan.tokens()));
-  const at::Tensor states =
-      recurrent_states_of(rows, {end - wanted + 1, end + 1}, state, subject.setting);
-  const at::Tensor last = step.update_recurrent_state(state.layer, states, state.index);
-  EXPECT_TRUE(at::equal(last, states[wanted - 1]));
-  states.fill_(-7);
-}
-
-}  // namespace
-
-std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, const StepPlan& plan,
-                                                    std::int64_t layer) {
-  std::vector<std::function<void(Step&)>> calls;
-  if (subject.model.has_keys(layer)) {
-    calls.push_back([&, layer](Step& step) { feed_keys(step, subject, plan, layer); });
-  }
-  for (std::int64_t index = 0; index < subject.model.convolutions(layer); ++index) {
-    calls.push_back([&, layer, index](Step& step) {
-      feed_convolution(step, subject, plan, {layer, index});
-    });
-  }
-  for (std::int64_t index = 0; index < subject.model.recurrences(layer); ++index) {
-    calls.push_back([&, layer, index](Step& step) {
-      feed_recurrence(step, subject, plan, {layer, index});
-    });
-  }
-  return calls;
-}
-
-void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
-  for (const auto& call : layer_calls(subject, plan, layer)) call(step);
 }
 
 void take_step(Subject& subject, const StepPlan& plan) {
@@ -282,19 +143,11 @@ void take_step(Subject& subject, const StepPlan& plan) {
     expect_no_room(subject, [&] { subject.cache->begin_step(subject.input(plan)); });
     return;
   }
+  const std::vector<Place> encoder = places(subject.encoder_layers());
   Step step = subject.cache->begin_step(subject.input(plan));
   EXPECT_EQ(step.seen(), model.seen());
-  std::vector<std::int64_t> positions;
-  for (std::int64_t row = 0; row < plan.batch(); ++row) {
-    const auto at = std::size_t(row);
-    const auto& past = plan.mask == StepPlan::Mask::whole ? plan.past[at] : std::vector<Token>{};
-    std::int64_t next =
-        plan.mask == StepPlan::Mask::whole
-            ? std::count_if(past.begin(), past.end(), [](auto& t) { return t.real; })
-            : model.real_tokens(row);
-    for (const Token& token : plan.added[at]) positions.push_back(token.real ? next++ : 0);
-  }
-  EXPECT_TRUE(at::equal(step.positions().flatten(), index_tensor(positions)));
+  EXPECT_EQ(step.cross() != nullptr, subject.computes_encoder(plan));
+  EXPECT_TRUE(at::equal(step.positions().flatten(), positions_of(subject, plan)));
   for (std::int64_t layer = 0; layer < model.layers(); ++layer) {
     EXPECT_EQ(step.visible(layer), model.visible(layer, plan.tokens()));
     EXPECT_EQ(step.query_offset(layer), model.seen());
@@ -302,6 +155,9 @@ void take_step(Subject& subject, const StepPlan& plan) {
     EXPECT_EQ(step.visible(layer), model.visible(layer, plan.tokens()));
   }
   step.commit();
+  if (!subject.computes_encoder(plan)) {
+    EXPECT_TRUE(places(subject.encoder_layers()) == encoder);
+  }
   note_step(subject, plan);
 }
 
@@ -334,10 +190,10 @@ void take_round(Subject& subject, const StepPlan& plan) {
 }
 
 void crop(Subject& subject, std::int64_t tokens) {
-  LayeredCache& cache = *subject.cache;
+  Cache& cache = *subject.cache;
   EXPECT_EQ(cache.can_crop(tokens), subject.model.can_crop(tokens));
   if (subject.model.can_crop(tokens)) {
-    cache.crop(-tokens);
+    leaving_encoder(subject, [&] { cache.crop(-tokens); });
     subject.model.crop(tokens);
     return;
   }
@@ -346,37 +202,70 @@ void crop(Subject& subject, std::int64_t tokens) {
   EXPECT_EQ(difference(before, subject.digest()), "");
 }
 
+namespace {
+
+// Rows `rows` of as many change where they lie. So do the encoder's, unless none does or there are
+// then more or fewer.
+template <typename Call>
+void change_rows_in_place(Subject& subject, const std::vector<std::int64_t>& rows,
+                          const Call& call) {
+  EncoderModel& encoder = subject.model.encoder;
+  std::vector<std::int64_t> unchanged(std::size_t(encoder.batch()));
+  std::iota(unchanged.begin(), unchanged.end(), 0);
+  const bool stays =
+      !encoder.held() || encoder.chosen(rows, std::int64_t(rows.size())) == unchanged;
+  const std::vector<Place> own = places(&subject.layers());
+  const std::vector<Place> encoded = places(subject.encoder_layers());
+  stays ? leaving_encoder(subject, call) : call();
+  subject.model.select(rows);
+  expect_kept(own, places(&subject.layers()));
+  if (!stays && encoder.batch() == std::int64_t(unchanged.size())) {
+    expect_kept(encoded, places(subject.encoder_layers()));
+  }
+}
+
+}  // namespace
+
 void select(Subject& subject, const std::vector<std::int64_t>& rows) {
-  subject.cache->batch_select_indices(index_tensor(rows));
+  const auto call = [&] { subject.cache->batch_select_indices(index_tensor(rows)); };
+  if (subject.setting.kind.fixed && std::int64_t(rows.size()) == subject.model.batch()) {
+    change_rows_in_place(subject, rows, call);
+    return;
+  }
+  call();
   subject.model.select(rows);
 }
 
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows) {
-  const std::vector<Place> before = places(*subject.cache);
-  subject.cache->reorder_cache(index_tensor(rows));
-  const std::vector<Place> after = places(*subject.cache);
-  ASSERT_EQ(before.size(), after.size());
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    EXPECT_TRUE(after[i].kept);
-    if (before[i].kept) {
-      EXPECT_EQ(before[i].address, after[i].address);
-    }
-  }
-  subject.model.select(rows);
+  change_rows_in_place(subject, rows, [&] { subject.cache->reorder_cache(index_tensor(rows)); });
 }
 
 void expand(Subject& subject, std::int64_t rows) {
-  subject.cache->expand(rows);
+  leaving_encoder(subject, [&] { subject.cache->expand(rows); });
   subject.model.expand(rows);
 }
 
 void repeat(Subject& subject, std::int64_t repeats) {
-  subject.cache->batch_repeat_interleave(repeats);
+  leaving_encoder(subject, [&] { subject.cache->batch_repeat_interleave(repeats); });
   std::vector<std::int64_t> rows;
   for (std::int64_t row = 0; row < subject.model.batch(); ++row) {
     rows.insert(rows.end(), std::size_t(repeats), row);
   }
   subject.model.select(rows);
+}
+
+void reserve(Subject& subject, std::int64_t tokens) {
+  leaving_encoder(subject, [&] { subject.cache->reserve(tokens); });
+}
+
+void record(Subject& subject, std::optional<std::int64_t> max_tokens) {
+  leaving_encoder(subject, [&] { subject.cache->activate_past_recording(max_tokens); });
+  subject.model.record(max_tokens);
+}
+
+void reset(Subject& subject) {
+  subject.cache->reset();
+  subject.model.reset();
 }
 
 }  // namespace kvcache::testing

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/cache/layered_cache.h"
+#include "kvcache/cache/cache.h"
 #include "tests/contract/digest.h"
 #include "tests/contract/model.h"
 #include "tests/support/failing_memory.h"
@@ -22,10 +22,13 @@ struct StepPlan {
   bool with_ids = true;
   Mask mask = Mask::none;
   TokenRows past = {};  // the rows before, with other padding; where the mask is whole
+  std::optional<TokenRows> encoder = {};  // the encoder's input, where it is passed
 
   std::int64_t tokens() const { return std::int64_t(added[0].size()); }
   std::int64_t batch() const { return std::int64_t(added.size()); }
 };
+
+CrossInput cross_input(const TokenRows& rows);
 
 struct Subject {
   Subject(const Setting& setting, std::uint64_t seed);
@@ -39,14 +42,24 @@ struct Subject {
   KeyValue states(const StepPlan& plan, std::int64_t layer) const;
   Digest digest() const { return digest_of(*cache); }
 
+  LayeredCache& layers() const { return layers_of(*cache); }
+  LayeredCache* encoder_layers() const { return encoder_layers_of(*cache); }
+
+  // Input of an encoder for `batch` rows of the decoder.
+  TokenRows random_encoder_input(std::int64_t batch);
+  // Whether a step takes in the encoder's keys, which are not held yet.
+  bool computes_encoder(const StepPlan& plan) const;
+
   Setting setting;
   std::shared_ptr<FailingMemory> memory;
-  std::unique_ptr<LayeredCache> cache;
+  std::unique_ptr<Cache> cache;
   CacheModel model;
   Random random;
 
  private:
   Subject with(std::unique_ptr<Cache> copy) const;
+  TokenRows new_tokens(std::int64_t batch, std::int64_t tokens);
+  std::optional<TokenRows> next_encoder_input(std::int64_t batch);
 
   std::int64_t next_content_ = 0;
 };
@@ -61,10 +74,17 @@ void select(Subject& subject, const std::vector<std::int64_t>& rows);
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
 void repeat(Subject& subject, std::int64_t repeats);
 void expand(Subject& subject, std::int64_t rows);
+void reserve(Subject& subject, std::int64_t tokens);
+void record(Subject& subject, std::optional<std::int64_t> max_tokens);
+void reset(Subject& subject);
 void try_what_is_refused(Subject& subject);
 
-// What a layer is given in a step, call by call: its keys, then each of its states. What the cache
-// hands back is checked, and the tensors that were given are then written over.
+// Makes a call that concerns the decoder alone: the encoder's keys stay where and as they are.
+void leaving_encoder(Subject& subject, const std::function<void()>& call);
+
+// What a layer is given in a step, call by call: its keys, each of its states, then the encoder's
+// keys. What the cache hands back is checked, and the tensors that were given are then written
+// over.
 std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, const StepPlan& plan,
                                                     std::int64_t layer);
 void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer);

@@ -1,107 +1,49 @@
 // Replays the traces of cache operations (goldens/traces/README.md) on DynamicCache and
 // StaticCache.
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/neg.h>
-#include <gtest/gtest.h>
 
 #include <array>
 
-#include "kvcache/cache/dynamic_cache.h"
-#include "kvcache/cache/static_cache.h"
-#include "tests/parity/trace_file.h"
-#include "tests/support/stored.h"
+#include "tests/parity/trace_replay.h"
 
 namespace kvcache {
 namespace {
 
 using namespace testing::traces;
 
-at::Tensor keys_of(const json& op) {
-  const auto first = op.at("first").get<std::int64_t>();
-  const auto rows = op.at("rows").get<std::int64_t>();
-  const at::Tensor tokens = at::arange(first, first + op.at("count").get<std::int64_t>());
-  const at::Tensor starts = at::arange(rows) * kRowStep;
-  return (starts.view({-1, 1, 1, 1}) + tokens.view({1, 1, -1, 1})).to(at::kFloat);
-}
-
-at::Tensor indices_of(const json& op) {
-  return at::tensor(op.at("indices").get<Numbers>(), at::kLong);
-}
-
-class Replay {
+class AttentionReplay : public Replay {
  public:
-  explicit Replay(const json& trace)
-      : made_(make(trace)),
+  explicit AttentionReplay(const json& trace)
+      : Replay(cache_of(trace, specs_of(trace))),
         layers_(trace.value("layer_count", std::int64_t(trace.at("layers").size()))) {}
 
-  void apply(const json& op) {
-    if (!op.contains("raises")) {
-      run(op, layers_);
-    } else if (op.at("raises") == "ValueError") {
-      EXPECT_THROW(run(op, 1), ValueError);
-    } else {
-      EXPECT_THROW(run(op, 1), RuntimeError);
-    }
-    check_state_after(op);
-  }
-
  private:
-  static std::unique_ptr<LayeredCache> make(const json& trace) {
-    if (!trace.contains("max_cache_len")) return std::make_unique<DynamicCache>(specs_of(trace));
-    const std::int64_t most = trace.at("max_cache_len");
-    return std::make_unique<StaticCache>(specs_of(trace),
-                                         StaticCacheOptions{.max_cache_len = most});
-  }
-
-  static std::vector<LayerSpec> specs_of(const json& trace) {
-    std::vector<LayerSpec> specs;
-    for (const json& layer : trace.at("layers")) {
-      const json& window = layer.at("window");
-      specs.push_back({.type = layer.at("type").get<std::string>(),
-                       .window = window.is_null() ? 0 : window.get<std::int64_t>()});
-    }
-    return specs;
-  }
-
-  void run(const json& op, std::int64_t layers) {
+  bool feed(const json& op) override {
     const std::string name = op.at("op");
     if (name == "update" && op.contains("raises")) {
       update(op, op.value("layer", 0), json(), json());
     } else if (name == "update") {
-      for (std::int64_t i = 0; i < layers; ++i) {
+      for (std::int64_t i = 0; i < layers_; ++i) {
         const auto at = static_cast<std::size_t>(i);
         update(op, i, op.at("mask")[at], op.at("keys")[at]);
       }
     } else if (name == "update_layer") {
       update(op, op.at("layer"), op.value("mask", json()), op.value("keys", json()));
-    } else if (name == "crop") {
-      cache_.crop(op.at("n"));
-    } else if (name == "activate_past_recording") {
-      cache_.activate_past_recording();
-    } else if (name == "reset") {
-      cache_.reset();
-    } else if (name == "reorder_cache") {
-      const std::vector<const void*> before = addresses();
-      cache_.reorder_cache(indices_of(op));
-      EXPECT_EQ(addresses(), before);
-    } else if (name == "batch_select_indices") {
-      cache_.batch_select_indices(indices_of(op));
-    } else if (name == "batch_repeat_interleave") {
-      cache_.batch_repeat_interleave(op.at("repeats"));
-    } else if (name == "get_max_length") {
-      EXPECT_EQ(cache_.get_max_length(), op.at("result").get<std::int64_t>());
-      const auto each = op.at("layers").get<Numbers>();
-      for (std::size_t i = 0; i < each.size(); ++i) {
-        EXPECT_EQ(cache_.get_max_length(static_cast<std::int64_t>(i)), each[i]);
-      }
     } else {
-      FAIL() << "no such operation: " << name;
+      return false;
     }
+    return true;
+  }
+
+  void reorder(const at::Tensor& rows) override {
+    const std::vector<const void*> before = addresses();
+    cache_.reorder_cache(rows);
+    EXPECT_EQ(addresses(), before);
   }
 
   void update(const json& op, std::int64_t layer, const json& mask, const json& expected) {
-    const at::Tensor keys = keys_of(op);
+    const at::Tensor keys = keys_of(tokens_of(op));
     if (!mask.is_null()) {
       const auto sizes = cache_.get_mask_sizes(keys.size(2), layer);
       EXPECT_EQ(sizes.first, mask[0].get<std::int64_t>());
@@ -132,28 +74,20 @@ class Replay {
     return result;
   }
 
-  void check_state_after(const json& op) const {
+  void check_state_after(const json& op) override {
     const json& length = op.at("length");
     const auto layers = static_cast<std::size_t>(cache_.layer_count());
-    for (std::size_t i = 0; i < layers; ++i) {
-      const std::int64_t expected = length.is_array() ? length.at(i) : length;
-      EXPECT_EQ(cache_.get_seq_length(static_cast<std::int64_t>(i)), expected) << "layer " << i;
-    }
     const std::vector<KeyValue> stored = testing::stored(cache_);
     ASSERT_EQ(stored.size(), op.at("stored").size());
     for (std::size_t i = 0; i < layers; ++i) {
-      const Rows expected = rows_written_out(op.at("stored")[i]);
-      if (expected.empty()) {
-        EXPECT_EQ(stored[i].keys.numel(), 0) << "layer " << i;
-      } else {
-        EXPECT_EQ(numbers_of(stored[i].keys), expected) << "layer " << i;
-        EXPECT_EQ(numbers_of(stored[i].values.neg()), expected) << "layer " << i;
-      }
+      SCOPED_TRACE(c10::str("layer ", i));
+      const std::int64_t expected = length.is_array() ? length.at(i) : length;
+      EXPECT_EQ(cache_.get_seq_length(static_cast<std::int64_t>(i)), expected);
+      expect_stored(stored[i], rows_written_out(op.at("stored")[i]));
     }
   }
 
-  std::unique_ptr<LayeredCache> made_;
-  LayeredCache& cache_ = *made_;
+  LayeredCache& cache_ = static_cast<LayeredCache&>(cache());
   std::int64_t layers_;
 };
 
@@ -163,27 +97,12 @@ constexpr std::array kGroups = {"named",          "lazy",           "full",     
 
 class Traces : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Traces, Replay) {
-  for (const json& trace : read_traces(GetParam())) {
-    SCOPED_TRACE(trace.at("name").get<std::string>());
-    Replay replay(trace);
-    std::size_t number = 0;
-    for (const json& op : trace.at("ops")) {
-      SCOPED_TRACE(c10::str("operation ", number++, ", ", op.at("op").get<std::string>()));
-      replay.apply(op);
-      if (HasFailure()) return;
-    }
-  }
-}
+TEST_P(Traces, Replay) { replay_group<AttentionReplay>(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Parity, Traces, ::testing::ValuesIn(kGroups),
                          [](const auto& group) { return std::string(group.param); });
 
-TEST(TraceFiles, AllAreThere) {
-  std::size_t count = 0;
-  for (const char* group : kGroups) count += read_traces(group).size();
-  EXPECT_EQ(count, 686U);
-}
+TEST(TraceFiles, AllAreThere) { EXPECT_EQ(count_traces(kGroups), 686U); }
 
 }  // namespace
 }  // namespace kvcache

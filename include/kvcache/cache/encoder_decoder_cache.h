@@ -135,17 +135,20 @@ class EncoderDecoderCache final : public Cache {
     cross_->reset();
   }
 
+  // As many rows as before change in place.
   void batch_select_indices(const at::Tensor& rows) override {
-    change_rows(detail::checked_rows(rows, batch_size()), /*in_place=*/false);
+    check_whole();
+    change_rows(detail::checked_rows(rows, batch_size()));
   }
 
   // Leaves the encoder's side alone as long as rows stay among those of one encoder row.
   void reorder_cache(const at::Tensor& beam_idx) override {
+    check_whole();
     const std::vector<std::int64_t> rows = detail::checked_rows(beam_idx, batch_size());
     check_value(static_cast<std::int64_t>(rows.size()) == batch_size(), "reorder_cache takes ",
                 batch_size(), " indices, one a row, but got ", rows.size(),
                 "; batch_select_indices changes the number of rows");
-    change_rows(rows, /*in_place=*/true);
+    change_rows(rows);
   }
 
   // The repeated rows share their encoder row.
@@ -186,10 +189,15 @@ class EncoderDecoderCache final : public Cache {
     return *pair;
   }
 
+  void check_whole() const {
+    self_->stack_->check_whole();
+    cross_->stack_->check_whole();
+  }
+
   // Rows of the decoder for each of the encoder. Throws RuntimeError where they do not fit.
   std::int64_t share() const;
   std::vector<std::int64_t> cross_rows(const std::vector<std::int64_t>& rows) const;
-  void change_rows(const std::vector<std::int64_t>& rows, bool in_place);
+  void change_rows(const std::vector<std::int64_t>& rows);
 
   std::unique_ptr<LayeredCache> self_;
   std::unique_ptr<LayeredCache> cross_;
@@ -219,20 +227,21 @@ inline std::vector<std::int64_t> EncoderDecoderCache::cross_rows(
   return chosen;
 }
 
-inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& rows, bool in_place) {
-  self_->stack_->check_whole();
-  cross_->stack_->check_whole();
+inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& rows) {
   std::vector<detail::RowChange> changes;
-  if (self_->batch_size() > 0) changes.emplace_back(*self_->stack_, rows, in_place);
+  const auto change = [&](LayeredCache& cache, const std::vector<std::int64_t>& chosen) {
+    const bool as_many = static_cast<std::int64_t>(chosen.size()) == cache.batch_size();
+    changes.emplace_back(*cache.stack_, chosen, /*in_place=*/as_many);
+  };
+  if (self_->batch_size() > 0) change(*self_, rows);
   if (const std::int64_t held = cross_->batch_size(); held > 0) {
     const std::vector<std::int64_t> chosen = cross_rows(rows);
     std::vector<std::int64_t> unchanged(static_cast<std::size_t>(held));
     std::iota(unchanged.begin(), unchanged.end(), 0);
-    const bool as_many = chosen.size() == unchanged.size();
-    if (chosen != unchanged) changes.emplace_back(*cross_->stack_, chosen, in_place && as_many);
+    if (chosen != unchanged) change(*cross_, chosen);
   }
-  for (detail::RowChange& change : changes) change.prepare();
-  for (detail::RowChange& change : changes) change.apply();
+  for (detail::RowChange& each : changes) each.prepare();
+  for (detail::RowChange& each : changes) each.apply();
 }
 
 inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector<Cache*>& others) {

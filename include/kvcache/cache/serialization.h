@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/cache/layered_cache.h"
+#include "kvcache/cache/cache.h"
 
 namespace kvcache {
 
@@ -19,14 +19,16 @@ struct CacheFileOptions {
   std::string fingerprint = {};
   // load: the keys, values and inputs of convolutions must be of this dtype; absent: any.
   std::optional<at::ScalarType> dtype = {};
-  // load: where the layers are to lie, one device for all or one for each.
+  // load: where the layers are to lie, one device for all or one for each; in a pair of caches the
+  // encoder's side of a layer lies where the layer does.
   std::vector<at::Device> devices = {at::kCPU};
 };
 
-// Writes layers, integers, live bytes and the tokens seen. Rows that share a prefix each get it.
-// The file appears whole or not at all. Throws RuntimeError while a step is open or layers differ
-// in length, and as save_safetensors() does.
-void save_cache(LayeredCache& cache, const std::filesystem::path& path,
+// Writes layers, integers, live bytes and the tokens seen, of both caches of an
+// EncoderDecoderCache: it goes on to know its encoder's input. Rows that share a prefix each get
+// it. The file appears whole or not at all. Throws RuntimeError while a step is open or layers
+// differ in length, and as save_safetensors() does.
+void save_cache(Cache& cache, const std::filesystem::path& path,
                 const CacheFileOptions& options = {});
 
 // Makes `cache` hold what a file says; it must be of the same kind and have the same layers, or
@@ -34,7 +36,7 @@ void save_cache(LayeredCache& cache, const std::filesystem::path& path,
 // fixed size keep their addresses if they fit. Throws ValueError for a file that is damaged or of
 // another kind, version, model, dtype, or of other layers, naming what differs, and RuntimeError
 // while a step is open; the cache is then as it was.
-void load_cache(LayeredCache& cache, const std::filesystem::path& path,
+void load_cache(Cache& cache, const std::filesystem::path& path,
                 const CacheFileOptions& options = {});
 
 }  // namespace kvcache

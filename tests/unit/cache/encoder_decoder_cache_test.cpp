@@ -263,7 +263,9 @@ TEST(EncoderDecoderCache, PartsOfFixedSizesKeepTheirAddresses) {
   const auto before = addresses();
   cache.reorder_cache(ids_tensor({{1, 0}})[0]);
   EXPECT_THAT(run(cache, 1, 2, std::nullopt).cross[0], ElementsAre(60, 61, 62));
-  cache.crop(-2);
+  cache.batch_select_indices(ids_tensor({{1, 0}})[0]);
+  EXPECT_THAT(run(cache, 1, 2, std::nullopt).cross[0], ElementsAre(10, 11, 12));
+  cache.crop(-3);
   EXPECT_EQ(addresses(), before);
   cache.reset();
   EXPECT_THAT(run(cache, 4, 2, encoder_input(20, 2, 2)).cross[1], ElementsAre(70, 71));

@@ -118,6 +118,14 @@ std::int64_t kept_by_top_p(double p, const at::Tensor& probabilities) {
   return TopPLogitsWarper(p).process(text, scores).isfinite().sum().item<std::int64_t>();
 }
 
+TEST(LogitsProcessors, F35RepetitionPenaltyOnceForEachIdAndBySign) {
+  constexpr float kGone = -INFINITY;
+  const TokenRows text{at::tensor({0, 1, 2, 2}, at::kLong).unsqueeze(0)};
+  const at::Tensor scores = at::tensor({2.F, -2.F, kGone, 4.F}).unsqueeze(0);
+  const at::Tensor after = RepetitionPenaltyLogitsProcessor(2).process(text, scores);
+  EXPECT_TRUE(after.equal(at::tensor({1.F, -4.F, kGone, 4.F}).unsqueeze(0))) << after;
+}
+
 TEST(LogitsProcessors, F45TopPExactlyOnAStep) {
   const at::Tensor three = at::tensor({0.5F, 0.3F, 0.2F});
   EXPECT_EQ(kept_by_top_p(0.5, three), 1);

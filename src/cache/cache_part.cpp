@@ -1,0 +1,245 @@
+#include "cache/cache_part.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/core/errors.h"
+#include "kvcache/storage/check.h"
+
+namespace kvcache {
+
+using nlohmann::json;
+
+namespace {
+
+std::string tensor_name(std::int64_t layer, const std::string& name) {
+  return c10::str("layers.", layer, ".", name);
+}
+
+// Without the sizes of states: the tensors have them, and the layer that takes them in checks them.
+json to_json(const LayerSpec& spec) {
+  json result{{"type", spec.type},       {"window", spec.window},       {"kv_heads", spec.kv_heads},
+              {"key_dim", spec.key_dim}, {"value_dim", spec.value_dim}, {"states", spec.states}};
+  if (spec.donor) result["donor"] = *spec.donor;
+  return result;
+}
+
+// Its numbers alone.
+detail::LayerState numbers_of(Layer& layer) {
+  struct Collect final : Visitor {
+    void tensor(const TensorInfo&, at::Tensor&) override {}
+    void count(std::string_view name, std::int64_t& value) override {
+      state.counts[std::string(name)] = value;
+    }
+
+    detail::LayerState state;
+  };
+  Collect collect;
+  layer.visit(collect);
+  return std::move(collect.state);
+}
+
+// What a layer's numbers say must go together, whatever its kind. Throws ValueError.
+void check_counts(Layer& layer, const std::map<std::string, std::int64_t>& counts,
+                  std::int64_t seen) {
+  const auto number = [&](const char* name, std::int64_t otherwise) {
+    const auto found = counts.find(name);
+    return found == counts.end() ? otherwise : found->second;
+  };
+  check_value(number("seen", -1) == seen, "it has seen ", number("seen", -1), " tokens, the cache ",
+              seen);
+  check_value(number("held_end", seen) == seen && number("held_first", 0) >= 0 &&
+                  number("held_first", 0) <= seen,
+              "it holds tokens ", number("held_first", 0), " to ", number("held_end", seen), " of ",
+              seen);
+  if (const KeyValuePort* port = layer.key_values(); port != nullptr) {
+    const std::int64_t needed = port->visible(seen, 1).offset;
+    check_value(number("held_first", 0) <= needed, "a query needs tokens from ", needed,
+                " on, but it holds them from ", number("held_first", 0), " on");
+  }
+  const std::int64_t held = seen - number("held_first", seen);
+  const std::int64_t least = std::max(held, layer.get_max_length());
+  check_value(number("slots", least) >= least, "it has ", number("slots", least),
+              " slots, but needs ", least);
+  check_value(
+      layer.get_max_length() < 0 || layer.spec().window > 0 || seen <= layer.get_max_length(), seen,
+      " tokens are more than the ", layer.get_max_length(), " that it can hold");
+}
+
+// Keys and values are read by attention, which trusts a layer to hold a pair that fits.
+void check_key_values(const LayerSpec& spec, const detail::LayerState& state) {
+  const auto keys = state.tensors.find("keys"), values = state.tensors.find("values");
+  check_value((keys == state.tensors.end()) == (values == state.tensors.end()),
+              "there are keys without values or values without keys");
+  if (keys == state.tensors.end()) return;
+  const at::Tensor &k = keys->second.content, &v = values->second.content;
+  check_value(k.dim() == 4 && v.dim() == 4 && k.is_floating_point() &&
+                  k.scalar_type() == v.scalar_type() &&
+                  k.sizes().slice(0, 3) == v.sizes().slice(0, 3),
+              "keys ", k.dtype(), " ", k.sizes(), " and values ", v.dtype(), " ", v.sizes(),
+              " do not go together: [batch, kv_heads, tokens, head_dim] of one floating dtype");
+  detail::check_heads(spec, k, "keys", spec.key_dim);
+  detail::check_heads(spec, v, "values", spec.value_dim);
+}
+
+}  // namespace
+
+json CacheFile::write(LayeredCache& cache, const std::string& prefix, Tensors& tensors) {
+  LayerStack& stack = *cache.stack_;
+  const std::int64_t seen = stack.check_whole();
+  const History::Content history = stack.history.content();
+  tensors.emplace(prefix + "history.ids", history.ids);
+  tensors.emplace(prefix + "history.valid", history.valid);
+  tensors.emplace(prefix + "history.stamps", history.stamps);
+  json layers = json::array();
+  for (std::int64_t i = 0; i < stack.size(); ++i) {
+    stack.touch_for_visit(i);
+    const detail::LayerState state = detail::read_state(stack[i], stack.batch);
+    json held = json::array();
+    for (const auto& [name, tensor] : state.tensors) {
+      if (!tensor.content.defined()) continue;
+      held.push_back(name);
+      tensors.emplace(prefix + tensor_name(i, name), tensor.content);
+    }
+    layers.push_back({{"spec", to_json(stack[i].spec())},
+                      {"max_length", stack[i].get_max_length()},
+                      {"counts", state.counts},
+                      {"tensors", std::move(held)}});
+  }
+  return {{"kind", cache.kind_},
+          {"batch", stack.batch},
+          {"seen", seen},
+          {"known", history.known},
+          {"layers", std::move(layers)}};
+}
+
+CacheFile::Loading::Loading(LayeredCache& cache, detail::CacheFileSection file,
+                            const CacheFileOptions& options)
+    : cache_(cache),
+      stack_(*cache.stack_),
+      file_(std::move(file)),
+      options_(options),
+      had_(stack_.size()),
+      batch_(file_.integer("batch")),
+      seen_(file_.integer("seen")) {
+  stack_.check_no_step();
+}
+
+CacheFile::Loading::~Loading() {
+  if (!applied_) stack_.shrink_to(had_);
+}
+
+void CacheFile::Loading::read() {
+  check_whole();
+  history_ = read_history();
+  make_layers();
+  for (std::int64_t i = 0; i < stack_.size(); ++i) states_.push_back(read_layer(i));
+}
+
+void CacheFile::Loading::fill() {
+  layers_ = cache_.empty_layers();
+  for (std::int64_t i = 0; i < stack_.size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    naming(i, [&] {
+      detail::write_state(*layers_[at], states_[at],
+                          {.memory = *stack_.memory(),
+                           .device = device(i),
+                           .batch = batch_,
+                           .dtype = options_.dtype});
+    });
+  }
+}
+
+void CacheFile::Loading::apply() {
+  applied_ = true;
+  cache_.take_over(std::move(layers_), std::move(history_), batch_);
+}
+
+// What is said of the cache as a whole.
+void CacheFile::Loading::check_whole() const {
+  const std::string kind = file_.text("kind");
+  check_value(kind == cache_.kind_, file_.name(), " holds a cache of kind '", kind,
+              "', but this one is of kind '", cache_.kind_, "'");
+  const auto layers = static_cast<std::int64_t>(file_.layers().size());
+  check_value(
+      options_.devices.size() == 1 || static_cast<std::int64_t>(options_.devices.size()) == layers,
+      "there are ", options_.devices.size(), " devices for ", layers,
+      " layers; give one, or one for each layer");
+  check_value(batch_ >= 0 && seen_ >= 0 && (batch_ > 0 || seen_ == 0), file_.name(), " says that ",
+              seen_, " tokens of ", batch_, " rows were seen");
+}
+
+at::Tensor CacheFile::Loading::history_tensor(const char* name, at::ScalarType dtype,
+                                              at::IntArrayRef shape) const {
+  at::Tensor tensor = file_.take(name);
+  check_value(tensor.scalar_type() == dtype && tensor.sizes() == shape, file_.name(), ": '", name,
+              "' must be ", dtype, " ", shape, ", but is ", tensor.dtype(), " ", tensor.sizes());
+  return tensor;
+}
+
+History CacheFile::Loading::read_history() const {
+  const std::int64_t known = file_.integer("known");
+  check_value(known >= 0 && known <= seen_, file_.name(), " says that ", known, " of ", seen_,
+              " tokens are known");
+  return History({.ids = history_tensor("history.ids", at::kLong, {batch_, seen_}),
+                  .valid = history_tensor("history.valid", at::kBool, {batch_, seen_}),
+                  .stamps = history_tensor("history.stamps", at::kLong, {batch_}),
+                  .known = known});
+}
+
+// In a cache that makes its layers as keys come in.
+void CacheFile::Loading::make_layers() {
+  const auto wanted = static_cast<std::int64_t>(file_.layers().size());
+  if (stack_.size() == 0 && wanted > 0) stack_.make_up_to(wanted - 1);
+  check_value(stack_.size() == wanted, file_.name(), " holds ", wanted,
+              " layers, but the cache has ", stack_.size());
+}
+
+detail::LayerState CacheFile::Loading::read_layer(std::int64_t index) const {
+  const json& entry = file_.layers().at(static_cast<std::size_t>(index));
+  Layer& layer = stack_[index];
+  const json &spec = file_.field(entry, "spec"), own = to_json(layer.spec());
+  check_value(spec == own, file_.name(), ": layer ", index, " is ", spec.dump(),
+              ", but the cache's is ", own.dump());
+  const std::int64_t max_length =
+      file_.checked_integer(file_.field(entry, "max_length"), "max_length", /*least=*/-1);
+  check_value(max_length == layer.get_max_length(), file_.name(), ": layer ", index, " holds ",
+              max_length, " tokens at most, but the cache's ", layer.get_max_length());
+  detail::LayerState state = numbers_of(layer);
+  const json& counts = file_.field(entry, "counts");
+  for (auto& [name, value] : state.counts) {
+    value = file_.checked_integer(file_.field(counts, name.c_str()), name);
+  }
+  check_value(counts.size() == state.counts.size(), file_.name(), ": layer ", index, " has ",
+              counts.size(), " numbers, but the cache's ", state.counts.size());
+  naming(index, [&] { check_counts(layer, state.counts, seen_); });
+  read_tensors(index, entry, state);
+  return state;
+}
+
+void CacheFile::Loading::read_tensors(std::int64_t index, const json& entry,
+                                      detail::LayerState& state) const {
+  const json& names = file_.field(entry, "tensors");
+  check_value(names.is_array(), file_.name(), ": 'tensors' must be a list");
+  for (const json& name : names) {
+    check_value(name.is_string(), file_.name(), ": 'tensors' must be a list of names");
+    const auto key = name.get<std::string>();
+    state.tensors[key].content = file_.take(tensor_name(index, key));
+  }
+  naming(index, [&] { check_key_values(stack_[index].spec(), state); });
+}
+
+at::Device CacheFile::Loading::device(std::int64_t layer) const {
+  return options_.devices[options_.devices.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+}
+
+template <typename Call>
+void CacheFile::Loading::naming(std::int64_t layer, const Call& call) const {
+  try {
+    call();
+  } catch (const ValueError& error) {
+    throw ValueError(c10::str(file_.name(), ": layer ", layer, ": ", error.what()));
+  }
+}
+
+}  // namespace kvcache
