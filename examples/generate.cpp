@@ -13,8 +13,10 @@
 #include <random>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "generate/arguments.h"
+#include "generate/cache_file.h"
 #include "generate/output_file.h"
 #include "generate/prompts.h"
 #include "generate/report.h"
@@ -31,14 +33,18 @@ namespace {
 using kvcache::check_value;
 using kvcache::GenerationConfig;
 
-// The options over the file over the checkpoint's own.
-GenerationConfig merged_config(const Arguments& arguments) {
+// The options over the file.
+GenerationConfig given_config(const Arguments& arguments) {
   GenerationConfig file;
   if (const auto& path = arguments.generation_config) {
     file = GenerationConfig::from_json(kvcache::read_text_file(*path), path->string());
   }
-  GenerationConfig config =
-      arguments.overrides.over(file).over(GenerationConfig::from_pretrained(arguments.model));
+  return arguments.overrides.over(file);
+}
+
+// That over the checkpoint's own.
+GenerationConfig merged_config(const Arguments& arguments, const GenerationConfig& given) {
+  GenerationConfig config = given.over(GenerationConfig::from_pretrained(arguments.model));
   if (arguments.save_logits) config.output_logits = true;
   config.validate();
   return config;
@@ -83,23 +89,32 @@ void print(const Arguments& arguments, const Report& report, const kvcache::Outp
 void run(const Arguments& arguments) {
   if (arguments.threads) at::set_num_threads(*arguments.threads);
   if (arguments.save_logits) check_output_file("--save-logits", *arguments.save_logits);
-  Report report{.config = merged_config(arguments), .tokenizer = load_tokenizer(arguments)};
+  const GenerationConfig given = given_config(arguments);
+  Report report{.config = merged_config(arguments, given)};
+  const auto held = check_cache_files(arguments, given, report.config);
+  report.tokenizer = load_tokenizer(arguments);
   const TokenBatch batch = arguments.input_ids
                                ? read_token_file(*arguments.input_ids)
                                : tokenize(arguments.prompts, *report.tokenizer, report.config);
   const auto model = load(arguments, report.load_s);
   report.prompt_tokens = model->is_encoder_decoder() ? 1 : batch.ids.size(1);  // its start token
+  const std::int64_t rows = batch.ids.size(0) * report.config.num_return_sequences.value_or(1);
+  report.given_tokens =
+      rows * report.prompt_tokens + (model->is_encoder_decoder() ? batch.ids.numel() : 0);
+  std::unique_ptr<kvcache::Cache> loaded;
+  if (held) loaded = load_cache(arguments, *held, *model, rows);
 
   kvcache::Inputs inputs{.input_ids = batch.ids, .attention_mask = batch.mask};
   inputs.generator = kvcache::make_generator(arguments.seed.value_or(std::random_device{}()));
   TextStreamer streamer(report.tokenizer, report.config);
-  const bool one_row = batch.ids.size(0) * report.config.num_return_sequences.value_or(1) == 1;
-  const bool stream = one_row && !arguments.json;
+  const bool stream = rows == 1 && !arguments.json;
   if (stream) inputs.streamer = &streamer;
-  const kvcache::Output output = kvcache::generate(*model, inputs, report.config);
+  kvcache::Output output = kvcache::generate(*model, inputs, report.config, loaded.get());
+  if (loaded) output.cache = std::move(loaded);
   if (arguments.save_logits) {
     kvcache::save_safetensors(*arguments.save_logits, {{"logits", *output.logits}});
   }
+  if (arguments.save_cache) save_cache(arguments, *output.cache, *model);
   print(arguments, report, output, stream);
 }
 

@@ -163,9 +163,12 @@ void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
   add_integer(app, "--threads", arguments.threads, "threads to compute with");
   app.add_flag("--json", arguments.json, "print one JSON object instead of streaming text");
   add_file(app, "--save-logits", arguments.save_logits, "takes each step's scores");
-  app.get_option("--save-logits")->type_name("FILE.safetensors");
-  add_later(app, "--save-cache", "takes the cache", "caches cannot be saved");
-  add_later(app, "--load-cache", "cache to begin from", "caches cannot be loaded");
+  add_file(app, "--save-cache", arguments.save_cache, "takes the cache, at the end");
+  add_file(app, "--load-cache", arguments.load_cache,
+           "cache to begin from: what it has of the prompt is not computed again");
+  for (const char* name : {"--save-logits", "--save-cache", "--load-cache"}) {
+    app.get_option(name)->type_name("FILE.safetensors");
+  }
   app.add_flag("--quiet", arguments.quiet, "nothing on standard error but errors");
   app.add_flag("--version", raw.version, "print the version");
 }

@@ -25,6 +25,8 @@ struct Arguments {
   std::optional<c10::ScalarType> dtype;  // absent: the checkpoint's
   std::optional<int> threads;
   std::optional<std::filesystem::path> save_logits;
+  std::optional<std::filesystem::path> save_cache;
+  std::optional<std::filesystem::path> load_cache;
   bool json = false;
   bool quiet = false;
 };

@@ -103,10 +103,12 @@ std::string summary(const Report& report, const Output& output) {
   const std::int64_t rows = output.sequences.size(0);
   const kvcache::Timings& timings = output.timings;
   const CacheFacts cache = facts_of(output);
+  const std::int64_t held = report.given_tokens - timings.prefill_tokens;
   return fmt::format(
-      "{} new tokens (prompt of {} at {:.1f} tokens/s, then {:.1f} tokens/s), cache {} of {} "
+      "{} new tokens (prompt of {}{} at {:.1f} tokens/s, then {:.1f} tokens/s), cache {} of {} "
       "tokens, {}",
-      rows * (output.sequences.size(1) - report.prompt_tokens), timings.prefill_tokens,
+      rows * (output.sequences.size(1) - report.prompt_tokens), report.given_tokens,
+      held > 0 ? fmt::format(", {} of them held in the cache,", held) : "",
       per_second(timings.prefill_tokens, timings.prefill_s),
       per_second(timings.decode_tokens, timings.decode_s), cache.kind, cache.length,
       with_unit(cache.bytes));

@@ -35,6 +35,7 @@ struct Report {
   kvcache::GenerationConfig config = {};
   MaybeTokenizer tokenizer = {};
   std::int64_t prompt_tokens = 0;  // columns
+  std::int64_t given_tokens = 0;   // of all rows, and of an encoder's input
   double load_s = 0;
 };
 

@@ -18,6 +18,8 @@ namespace kvcache::detail {
 
 inline constexpr std::int64_t kCacheFileVersion = 1;
 inline constexpr const char* kCacheFileHeader = "kvcache.cache";
+inline constexpr const char* kOwnSide = "self_attention_cache";
+inline constexpr const char* kEncoderSide = "cross_attention_cache";
 
 // The whole of a file, or the part of it that is one cache of a pair. Every call throws ValueError
 // for what is not there or not as it must be.

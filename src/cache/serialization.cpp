@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kOwnSide = "self_attention_cache";
-constexpr const char* kEncoderSide = "cross_attention_cache";
+using detail::kEncoderSide;
+using detail::kOwnSide;
 
 EncoderDecoderCache* as_pair(Cache& cache) { return dynamic_cast<EncoderDecoderCache*>(&cache); }
 

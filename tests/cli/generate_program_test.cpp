@@ -10,36 +10,20 @@
 
 #include "kvcache/core/version.h"
 #include "kvcache/io/safetensors.h"
-#include "tests/cli/program.h"
+#include "tests/cli/generate_program.h"
 
 namespace kvcache {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using ::testing::HasSubstr;
+using testing::kLlama;
 using testing::ProgramResult;
 using ::testing::StartsWith;
-using Arguments = std::vector<std::string>;
 
-constexpr const char* kLlama = KVCACHE_TEST_DATA_DIR "/parity/checkpoints/llama";
-
-class GenerateProgram : public testing::ProgramTest {
+class GenerateProgram : public testing::GenerateTest {
  protected:
-  // The tiny llama with prompt [5, 6, 7] and what is given.
-  ProgramResult run_ids(const Arguments& more) const {
-    Arguments all{"--model", kLlama, "--input-ids",
-                  write("ids.json", R"({"input_ids": [[5, 6, 7]]})")};
-    all.insert(all.end(), more.begin(), more.end());
-    return run(all);
-  }
-
-  json run_json(Arguments more) const {
-    more.push_back("--json");
-    const ProgramResult result = run_ids(more);
-    EXPECT_EQ(result.code, 0) << result.error;
-    return json::parse(result.out);
-  }
-
   // A copy of the tiny llama with a tokenizer of 64 single letters.
   std::string model_with_tokenizer() const {
     const std::filesystem::path model = folder_ / "model";
@@ -73,14 +57,6 @@ class GenerateProgram : public testing::ProgramTest {
                               {"merges", json::array()}}}};
     write("model/tokenizer.json", tokenizer.dump());
     return model.string();
-  }
-
-  void expect_refused(const ProgramResult& result, const std::string& part) const {
-    EXPECT_EQ(result.code, 2) << result.error;
-    EXPECT_EQ(result.out, "");
-    EXPECT_THAT(result.error, StartsWith("error: "));
-    EXPECT_THAT(result.error, HasSubstr(part));
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
   }
 };
 
@@ -298,10 +274,6 @@ TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
   expect_refused(run_ids({"--messages", "m.json"}), "--messages is not supported yet");
   expect_refused(run_ids({"--num-beams", "4"}), "num_beams = 4 is not supported yet");
   expect_refused(run_ids({"--messages", ""}), "--messages is not supported yet");
-  expect_refused(run_ids({"--save-cache", ""}), "--save-cache is not supported yet");
-  expect_refused(run_ids({"--load-cache", ""}), "--load-cache is not supported yet");
-  expect_refused(run_ids({"--save-cache", "c"}), "--save-cache is not supported yet");
-  expect_refused(run_ids({"--load-cache", "c"}), "--load-cache is not supported yet");
   expect_refused(run_ids({"--cache-implementation", "quantized"}), "not supported yet");
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");

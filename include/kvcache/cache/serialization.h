@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -38,5 +39,20 @@ void save_cache(Cache& cache, const std::filesystem::path& path,
 // while a step is open; the cache is then as it was.
 void load_cache(Cache& cache, const std::filesystem::path& path,
                 const CacheFileOptions& options = {});
+
+// What a file says of the cache in it.
+struct CacheFileInfo {
+  std::string kind;                // Cache::kind()
+  std::string fingerprint;         // of the model that filled it; empty: not noted
+  std::int64_t batch = 0;          // rows, of a pair of caches the decoder's
+  std::int64_t tokens = 0;         // seen by each
+  std::int64_t max_cache_len = 0;  // what a StaticCache is to be made with that takes the file in
+  // Of an EncoderDecoderCache: of its self- and its cross-attention cache.
+  std::vector<CacheFileInfo> parts = {};
+};
+
+// Reads that much of a file, so that a cache can be made to load it into. Throws ValueError for a
+// file that is damaged there, or of another version, or not of a cache.
+CacheFileInfo read_cache_file_info(const std::filesystem::path& path);
 
 }  // namespace kvcache
