@@ -19,6 +19,7 @@
 #include "kvcache/cache/step_input.h"
 #include "kvcache/cache/uncached.h"
 #include "kvcache/cache/whole_cache_operations.h"
+#include "kvcache/chat/chat_template.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer.h"

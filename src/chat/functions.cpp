@@ -39,7 +39,8 @@ Value attribute_path(const Value& element, const Value& path, const Value& other
   if (!text) return path.is_none() ? element : step(element, path);
   Value value = element;
   for (const auto part : split(text->bytes, ".", -1, false)) {
-    const bool number = all_of(part, is_decimal) && part.size() < 10;
+    const bool number = !part.empty() && part.size() < 10 &&
+                        part.find_first_not_of("0123456789") == std::string_view::npos;
     value = step(value, number ? Value::integer(std::stoll(std::string(part)))
                                : Value::text(std::string(part)));
   }

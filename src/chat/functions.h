@@ -34,8 +34,8 @@ bool apply_test(Interpreter& interpreter, std::string_view name, const Value& va
 // range, namespace, dict, raise_exception, strftime_now.
 std::vector<std::pair<std::string, Value>> global_functions();
 
-// The member of an element that filters name: "a.b.0". What is not there is `otherwise` unless that is
-// None, also on the way.
+// The member of an element that filters name: "a.b.0". What is not there is `otherwise` unless that
+// is None, also on the way.
 Value attribute_path(const Value& element, const Value& path, const Value& otherwise = {});
 // A text in lower case for comparing without case; other values as they are.
 Value without_case(const Value& value);
