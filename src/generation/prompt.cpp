@@ -148,34 +148,34 @@ std::int64_t first_row_with_holes(const at::Tensor& valid) {
   return first_false(holes.any(1).logical_not());
 }
 
-bool has_windows(const LanguageModel& model) {
+// A window counts columns, so pads between a row's tokens would push tokens out of it that the row
+// alone would still see; a state would take them in.
+bool counts_columns(const LanguageModel& model) {
   const std::vector<LayerSpec> layers = model.config().layer_specs();
   return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return layer.window > 0; });
+                     [](const LayerSpec& layer) { return layer.window > 0 || has_states(layer); });
 }
 
-// A window counts columns, so pads between a row's tokens would push tokens out of it that the row
-// alone would still see.
 void check_continuation(const Prompt& prompt, const LanguageModel& model, const Cache& cache) {
   const bool own_past = prompt.valid && prompt.valid->size(1) > prompt.tokens();
   if (!prompt.continuation || own_past || cache.history().all_valid()) return;
-  if (!has_windows(model)) return;
+  if (!counts_columns(model)) return;
   const at::Tensor valid = cache.history().valid();
   const std::int64_t row = first_row_with_holes(valid);
   check_state(row == valid.size(0), "row ", row,
               " of the cache holds padding between its tokens (it had ended before others), which "
-              "layers with a window cannot go on from; pass the whole text instead, padded on the "
+              "layers with a window or a state cannot go on from; pass the whole text instead, "
+              "padded on the "
               "left");
 }
 
 // The same within the prompt's own mask.
 void check_holes(const Prompt& prompt, const LanguageModel& model) {
-  if (!prompt.valid || !has_windows(model)) return;
+  if (!prompt.valid || !counts_columns(model)) return;
   const std::int64_t row = first_row_with_holes(*prompt.valid);
-  check_value(
-      row == prompt.rows(), "row ", row,
-      " of attention_mask has padding between its tokens, which layers with a window cannot "
-      "leave out; pass the row without it, padded on the left");
+  check_value(row == prompt.rows(), "row ", row,
+              " of attention_mask has padding between its tokens, which layers with a window or a "
+              "state cannot leave out; pass the row without it, padded on the left");
 }
 
 }  // namespace

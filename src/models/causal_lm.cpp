@@ -19,22 +19,6 @@ namespace {
 // Longer than any text: has a regime other than 0 where any length has.
 constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
 
-// A convolution would reach over padding between a row's tokens, and a state would fade under it.
-// valid: bool [batch, seen + tokens] on the CPU.
-void check_no_gaps(const at::Tensor& valid, std::int64_t seen) {
-  const at::Tensor rows = valid.contiguous();
-  const std::int64_t columns = rows.size(1);
-  for (std::int64_t i = 0; i < rows.size(0); ++i) {
-    const bool* row = rows.const_data_ptr<bool>() + i * columns;
-    const bool* first = std::find(row, row + columns, true);
-    const bool* pad = std::find(first, row + columns, false);
-    const bool* next = std::find(std::max(pad, row + seen), row + columns, true);
-    check_value(next == row + columns, "row ", i, " has padding at column ", pad - row,
-                ", between its tokens, which layers with convolution or recurrent states cannot "
-                "leave out; pass the whole text instead, padded on the left");
-  }
-}
-
 }  // namespace
 
 ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers, at::Device device,
@@ -44,9 +28,7 @@ ForwardContext::ForwardContext(Step& step, const std::vector<LayerSpec>& layers,
       regimes_(std::move(regimes)),
       valid_(step.valid()) {
   if (valid_) real_tokens_ = valid_->narrow(1, step.seen(), step.tokens()).to(device);
-  if (valid_ && std::any_of(layers.begin(), layers.end(), has_states)) {
-    check_no_gaps(*valid_, step.seen());
-  }
+  detail::check_padding(step, valid_, layers);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& spec = layers[i];
     visible_.push_back(spec.donor ? visible_.at(static_cast<std::size_t>(*spec.donor))

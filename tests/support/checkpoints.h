@@ -18,4 +18,14 @@ inline const CausalLM& checkpoint(const std::string& name) {
   return *model;
 }
 
+// tests/parity/seq2seq_checkpoints/<name>, a model with an encoder.
+inline const LanguageModel& seq2seq_checkpoint(const std::string& name) {
+  static std::map<std::string, std::unique_ptr<LanguageModel>> loaded;
+  std::unique_ptr<LanguageModel>& model = loaded[name];
+  if (!model) {
+    model = load_language_model(KVCACHE_TEST_DATA_DIR "/parity/seq2seq_checkpoints/" + name);
+  }
+  return *model;
+}
+
 }  // namespace kvcache::testing

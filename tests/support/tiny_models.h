@@ -67,11 +67,16 @@ inline std::map<std::string, at::Tensor> tiny_weights(const ModelConfig& config,
   return weights;
 }
 
+inline std::unique_ptr<CausalLM> tiny_model_of(const ModelConfig& config,
+                                               const std::map<std::string, at::Tensor>& weights) {
+  const LoadOptions options{.dtype = at::kFloat};
+  return std::make_unique<DecoderModel>(config, StateDict(weights, options), options,
+                                        DecoderStyle{});
+}
+
 inline std::unique_ptr<CausalLM> tiny_model(const std::string& kind, std::int64_t window = 4) {
   const ModelConfig config = tiny_config(kind, window);
-  const LoadOptions options{.dtype = at::kFloat};
-  return std::make_unique<DecoderModel>(config, StateDict(tiny_weights(config), options), options,
-                                        DecoderStyle{});
+  return tiny_model_of(config, tiny_weights(config));
 }
 
 }  // namespace kvcache::testing

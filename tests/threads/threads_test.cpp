@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
@@ -30,7 +31,25 @@ std::vector<std::string> checkpoint_names() {
     names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
+  names.emplace_back("t5");
   return names;
+}
+
+const LanguageModel& model_named(const std::string& name) {
+  if (name == "t5") return seq2seq_checkpoint(name);
+  return checkpoint(name);
+}
+
+std::unique_ptr<Cache> new_cache(const LanguageModel& model) {
+  if (model.is_encoder_decoder()) return std::make_unique<EncoderDecoderCache>(model.config());
+  return std::make_unique<DynamicCache>(model.config());
+}
+
+// Generates after `ids`, which a model's encoder reads, too.
+Inputs inputs_of(const LanguageModel& model, const at::Tensor& ids) {
+  Inputs inputs{.input_ids = ids};
+  if (model.is_encoder_decoder()) inputs.decoder_input_ids = ids;
+  return inputs;
 }
 
 // A text of its own for each thread, longer than the checkpoints' windows.
@@ -41,34 +60,36 @@ at::Tensor text_of(std::size_t thread, std::int64_t vocab_size) {
 
 // All that a thread does with its cache: a turn of greedy text, a rollback, a fork of the batch, a
 // turn of sampled text.
-std::vector<at::Tensor> work(const CausalLM& model, std::size_t thread) {
-  DynamicCache cache(model.config());
-  cache.activate_past_recording();
+std::vector<at::Tensor> work(const LanguageModel& model, std::size_t thread) {
+  const std::unique_ptr<Cache> cache = new_cache(model);
+  cache->activate_past_recording();
   const at::Tensor text = text_of(thread, model.config().vocab_size);
-  const auto logits = model.forward({.input_ids = text}, &cache);
-  cache.crop(-3);
-  const auto again = model.forward({.input_ids = text.narrow(1, text.size(1) - 3, 3)}, &cache);
-  cache.crop(-1);
+  ForwardInput input{.input_ids = text};
+  if (model.is_encoder_decoder()) input.encoder = EncoderInput{text};
+  const auto logits = model.forward(input, cache.get());
+  cache->crop(-3);
+  const auto again = model.forward({.input_ids = text.narrow(1, text.size(1) - 3, 3)}, cache.get());
+  cache->crop(-1);
 
   GenerationConfig greedy;
   greedy.max_new_tokens = 6;
   greedy.eos_token_id = std::vector<std::int64_t>{};
   Runner runner(model);
-  const Output first = runner.generate({.input_ids = text}, greedy, &cache);
+  const Output first = runner.generate(inputs_of(model, text), greedy, cache.get());
 
-  cache.batch_repeat_interleave(2);
+  cache->batch_repeat_interleave(2);
   GenerationConfig sampling = greedy;
   sampling.do_sample = true;
-  const Output second = runner.generate(
-      {.input_ids = first.sequences.repeat({2, 1}), .generator = make_generator(thread)}, sampling,
-      &cache);
+  Inputs both = inputs_of(model, first.sequences.repeat({2, 1}));
+  both.generator = make_generator(thread);
+  const Output second = runner.generate(both, sampling, cache.get());
   return {logits, again, first.sequences, second.sequences};
 }
 
 class Threads : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Threads, ShareAModel) {
-  const CausalLM& model = checkpoint(GetParam());
+  const LanguageModel& model = model_named(GetParam());
   std::vector<std::vector<at::Tensor>> expected, found(kThreads);
   for (std::size_t i = 0; i < kThreads; ++i) expected.push_back(work(model, i));
   std::vector<std::thread> threads;

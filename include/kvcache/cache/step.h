@@ -76,6 +76,12 @@ class Step {
   // Stamps the rows, one number each, when the step is committed.
   void stamp(std::vector<std::int64_t> stamps) { open().history.stamp(std::move(stamps)); }
 
+  // The tokens before this step.
+  const History& history() const { return open().history; }
+
+  // bool [batch, seen] on the CPU: which of them are real, where this step's mask says it anew.
+  const std::optional<at::Tensor>& past_valid() const { return input_.past_valid; }
+
   // bool [batch, seen + tokens] on the CPU: which columns are real. Absent if all are.
   std::optional<at::Tensor> valid() const {
     const History& history = open().history;

@@ -48,8 +48,10 @@ class LanguageModel {
 
   // Logits [batch, tokens or logits_to_keep, vocab_size] in the model's dtype, on its device.
   // Without a cache the input is the whole text. Throws ValueError for ids outside the vocabulary,
-  // an empty input or shapes that do not fit the cache, and RuntimeError where needs_whole_text();
-  // the cache is then as it was. Safe to call from several threads, each with a cache of its own.
+  // an empty input, shapes that do not fit the cache, and padding that would not be left out:
+  // between a row's tokens under layers with windows or states, or in a past that was computed
+  // otherwise; and RuntimeError where needs_whole_text(). The cache is then as it was. Safe to call
+  // from several threads, each with a cache of its own.
   at::Tensor forward(const ForwardInput& input, Cache* past_key_values = nullptr) const {
     return run(input, past_key_values);
   }

@@ -63,10 +63,21 @@ class CacheReuse : public ::testing::TestWithParam<std::tuple<const char*, bool,
     model().forward({.input_ids = ids}, &cache);
   }
 
-  // generate() of `inputs` on `cache` makes what follows `text` without a cache.
+  // Tokens of the prompt that `cache` can keep, and all that full layers can: `same`.
+  void expect_reusable(Cache& cache, const at::Tensor& ids, std::int64_t same) const {
+    const std::int64_t reusable = cache.can_reuse(ids.narrow(1, 0, ids.size(1) - 1));
+    const bool full = std::get<0>(GetParam()) == std::string("llama");
+    EXPECT_TRUE(full ? reusable == same : reusable == same || reusable == 0) << reusable;
+  }
+
+  // generate() of `inputs` on `cache` makes what follows `text` without a cache, and computes no
+  // token that the cache can keep.
   Output check(Cache& cache, const Inputs& inputs, const at::Tensor& text,
                std::int64_t new_tokens) const {
+    const bool whole = inputs.input_ids.size(1) == text.size(1) && !inputs.continuation;
+    const std::int64_t reusable = whole ? cache.can_reuse(text.narrow(1, 0, text.size(1) - 1)) : 0;
     Output output = run(inputs, config(new_tokens), &cache);
+    EXPECT_EQ(output.timings.prefill_tokens, inputs.input_ids.size(1) - reusable);
     const at::Tensor made = output.sequences.narrow(1, inputs.input_ids.size(1), new_tokens);
     const at::Tensor right = expected(text, new_tokens);
     EXPECT_TRUE(made.equal(right)) << made << right;
@@ -94,6 +105,7 @@ TEST_P(CacheReuse, F22TheCacheHoldsTheWholePrompt) {
   const auto made = new_cache();
   Cache& cache = *made;
   fill(cache, prompt());
+  expect_reusable(cache, prompt(), 8);
   check(cache, {.input_ids = prompt()}, prompt(), 3);
   EXPECT_EQ(cache.get_seq_length(), 11);
 }
@@ -103,6 +115,7 @@ TEST_P(CacheReuse, F23TheCacheIsLongerThanThePrompt) {
   Cache& cache = *made;
   fill(cache, prompt());
   const at::Tensor shorter = prompt().narrow(1, 0, 5);
+  expect_reusable(cache, shorter, 4);
   check(cache, {.input_ids = shorter}, shorter, 3);
   EXPECT_EQ(cache.get_seq_length(), 7);
 }
@@ -146,6 +159,7 @@ TEST_P(CacheReuse, F25TheCacheWasMadeFromOtherTokens) {
     at::Tensor other = prompt().clone();
     other.narrow(1, same, 9 - same).add_(20);
     fill(cache, other);
+    expect_reusable(cache, prompt(), same);
     check(cache, {.input_ids = prompt()}, prompt(), 3);
   }
 }
@@ -334,55 +348,6 @@ TEST(CacheReuseRefusals, BadInputsLeaveTheCacheAlone) {
   const GenerationConfig uncached{.max_new_tokens = 2, .use_cache = false};
   EXPECT_THROW(generate(model, {.input_ids = prompt()}, uncached, &cache), ValueError);
   EXPECT_EQ(cache.get_seq_length(), 9);
-}
-
-// A cache that the model could not go on with is refused before anything of it is taken back.
-TEST(CacheReuseMisfits, AreRefusedUntouched) {
-  const CausalLM& model = testing::checkpoint("mistral");
-  const auto layers = static_cast<std::int64_t>(model.config().layer_specs().size());
-  const auto refused = [&](Cache& cache) {
-    const std::int64_t length = cache.get_seq_length();
-    EXPECT_THROW(generate(model, {.input_ids = prompt(), .continuation = true},
-                          {.max_new_tokens = 2}, &cache),
-                 ValueError);
-    EXPECT_EQ(cache.get_seq_length(), length);
-  };
-  const auto filled = [&](std::int64_t count, at::ScalarType dtype) {
-    DynamicCache cache;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const at::Tensor states = at::ones({1, 2, 4, 8}, dtype);
-      cache.update(states, states, i);
-    }
-    return cache;
-  };
-  DynamicCache other_layers = filled(layers + 1, at::kFloat);
-  refused(other_layers);
-  DynamicCache other_dtype = filled(layers, at::kHalf);
-  refused(other_dtype);
-  DynamicCache narrow(
-      std::vector<LayerSpec>(static_cast<std::size_t>(layers),
-                             LayerSpec{.type = std::string(kSlidingAttention), .window = 2}));
-  refused(narrow);
-}
-
-// A cache of full layers under a sliding model gives the model's own text.
-TEST(CacheReuseMisfits, ACacheThatKeepsMoreIsExact) {
-  for (const char* name : {"mistral", "qwen2", "qwen3_sliding"}) {
-    const CausalLM& model = testing::checkpoint(name);
-    DynamicCache cache;
-    const GenerationConfig config{.max_new_tokens = 12};
-    const Output own = generate(model, {.input_ids = prompt()}, config);
-    const Output full = generate(model, {.input_ids = prompt()}, config, &cache);
-    EXPECT_TRUE(own.sequences.equal(full.sequences)) << name;
-  }
-}
-
-TEST(CacheReuseMisfits, PaddingBetweenTokensIsRefusedUnderWindows) {
-  const Inputs inputs{.input_ids = prompt(),
-                      .attention_mask = ids_tensor({{1, 1, 1, 1, 0, 0, 1, 1, 1}})};
-  EXPECT_THROW(generate(testing::checkpoint("mistral"), inputs, {.max_new_tokens = 2}), ValueError);
-  EXPECT_EQ(generate(testing::checkpoint("llama"), inputs, {.max_new_tokens = 2}).sequences.size(1),
-            11);
 }
 
 }  // namespace

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/models/causal_lm.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
@@ -26,6 +29,15 @@ const at::Tensor kBatchMask =
     ids_tensor({{1, 1, 1, 1, 1, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 0, 1, 1, 1}});
 
 at::Tensor last(const at::Tensor& logits) { return logits.select(1, -1); }
+
+// A growing cache and one of a fixed size, empty.
+std::vector<std::unique_ptr<Cache>> both_caches(const CausalLM& model, std::int64_t capacity) {
+  std::vector<std::unique_ptr<Cache>> caches;
+  caches.push_back(std::make_unique<DynamicCache>(model.config()));
+  caches.push_back(
+      std::make_unique<StaticCache>(model.config(), StaticCacheOptions{.max_cache_len = capacity}));
+  return caches;
+}
 
 std::string refusal(const CausalLM& model, const ForwardInput& input, Cache* cache = nullptr) {
   try {
@@ -145,26 +157,32 @@ TEST(Forward, F05_RollbackAcrossTheWindowsEdge) {
   }
 }
 
-// Greedy ids of `count` tokens after a prompt, each from a run without a cache.
-at::Tensor greedy_uncached(const CausalLM& model, at::Tensor ids, int count) {
-  for (int i = 0; i < count; ++i) {
+constexpr int kNewTokens = 8;
+
+// Greedy ids of kNewTokens tokens after a prompt, each from a run without a cache.
+at::Tensor greedy_uncached(const CausalLM& model, at::Tensor ids) {
+  for (int i = 0; i < kNewTokens; ++i) {
     ids = at::cat({ids, last(model.forward({.input_ids = ids})).argmax(-1, true)}, 1);
   }
   return ids;
 }
 
-// The same with a cache, the prompt in pieces; the mask covers the prompt.
-at::Tensor greedy_cached(const CausalLM& model, at::Tensor ids, at::Tensor mask, std::int64_t piece,
-                         int count) {
-  DynamicCache cache(model.config());
-  const std::int64_t prompt = ids.size(1);
-  at::Tensor logits;
-  for (std::int64_t at = 0; at < prompt; at += piece) {
-    const std::int64_t n = std::min(piece, prompt - at);
+struct PaddedPrompt {
+  at::Tensor ids, mask;
+};
+
+// The same with an empty cache, the prompt in pieces.
+at::Tensor greedy_cached(const CausalLM& model, Cache& cache, PaddedPrompt prompt,
+                         std::int64_t piece) {
+  const std::int64_t length = prompt.ids.size(1);
+  at::Tensor logits, ids = prompt.ids;
+  for (std::int64_t at = 0; at < length; at += piece) {
+    const std::int64_t n = std::min(piece, length - at);
     logits = model.forward(
-        {.input_ids = ids.narrow(1, at, n), .attention_mask = mask.narrow(1, 0, at + n)}, &cache);
+        {.input_ids = ids.narrow(1, at, n), .attention_mask = prompt.mask.narrow(1, 0, at + n)},
+        &cache);
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < kNewTokens; ++i) {
     const at::Tensor next = last(logits).argmax(-1, true);
     ids = at::cat({ids, next}, 1);
     logits = model.forward({.input_ids = next}, &cache);
@@ -175,31 +193,40 @@ at::Tensor greedy_cached(const CausalLM& model, at::Tensor ids, at::Tensor mask,
 TEST(Forward, F10_ChunkedAttentionAcrossChunks) {
   for (const std::string kind : {"chunked", "mixed"}) {
     const auto model = tiny_model(kind);
-    const at::Tensor alone = greedy_uncached(*model, kPrompt, 8);
-    const at::Tensor other = greedy_uncached(*model, kShort, 8);
+    const at::Tensor alone = greedy_uncached(*model, kPrompt);
+    const at::Tensor other = greedy_uncached(*model, kShort);
     for (const std::int64_t piece : {1, 2, 3, 4, 5, 6, 9}) {
-      EXPECT_TRUE(greedy_cached(*model, kPrompt, at::ones_like(kPrompt), piece, 8).equal(alone))
-          << kind << ", pieces of " << piece;
-      const at::Tensor both = greedy_cached(*model, kBatch, kBatchMask, piece, 8);
-      EXPECT_TRUE(both.narrow(0, 0, 1).equal(alone)) << kind << ", pieces of " << piece;
-      EXPECT_TRUE(both.narrow(0, 1, 1).narrow(1, 6, 11).equal(other))
-          << kind << ", pieces of " << piece;
+      for (const auto& cache : both_caches(*model, 20)) {
+        SCOPED_TRACE(c10::str(kind, ", pieces of ", piece, ", ", cache->kind()));
+        const PaddedPrompt solo{kPrompt, at::ones_like(kPrompt)};
+        EXPECT_TRUE(greedy_cached(*model, *cache, solo, piece).equal(alone));
+      }
+      for (const auto& cache : both_caches(*model, 20)) {
+        SCOPED_TRACE(c10::str(kind, ", pieces of ", piece, ", ", cache->kind(), ", padded"));
+        const at::Tensor both = greedy_cached(*model, *cache, {kBatch, kBatchMask}, piece);
+        EXPECT_TRUE(both.narrow(0, 0, 1).equal(alone));
+        EXPECT_TRUE(both.narrow(0, 1, 1).narrow(1, 6, 3 + kNewTokens).equal(other));
+      }
     }
   }
 }
 
 // F11: single tokens through a chunk that is larger than what the buffer grows by at first.
 TEST(Forward, F11_NothingIsDroppedWithinAChunk) {
-  const auto model = tiny_model("chunked", 8);
+  // Logits of about 1: 1e-5 is a hundred float32 roundings of them.
+  const ModelConfig config = tiny_config("chunked", 8);
+  std::map<std::string, at::Tensor> weights = tiny_weights(config);
+  weights.at("lm_head.weight").mul_(0.05);
+  const auto model = tiny_model_of(config, weights);
   const at::Tensor ids = ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8, 12, 13, 14}});
   const at::Tensor expected = model->forward({.input_ids = ids});
-  // The logits here reach 30, where neighbouring float32 numbers are 2e-6 apart: 1e-5 of that.
-  const double tolerance = 1e-5 * expected.abs().max().item<double>();
-  DynamicCache cache(model->config());
-  for (std::int64_t i = 0; i < 12; ++i) {
-    EXPECT_CLOSE(model->forward({.input_ids = ids.narrow(1, i, 1)}, &cache),
-                 expected.narrow(1, i, 1), tolerance)
-        << "position " << i;
+  EXPECT_GT(expected.std().item<double>(), 0.1);
+  for (const auto& cache : both_caches(*model, 12)) {
+    for (std::int64_t i = 0; i < 12; ++i) {
+      EXPECT_CLOSE(model->forward({.input_ids = ids.narrow(1, i, 1)}, cache.get()),
+                   expected.narrow(1, i, 1), 1e-5)
+          << cache->kind() << ", position " << i;
+    }
   }
 }
 
@@ -210,6 +237,23 @@ TEST(Forward, F13_ASecondPrefillPieceSeesTheFirst) {
   model->forward({.input_ids = ids.narrow(1, 0, 128)}, &cache);
   EXPECT_CLOSE(model->forward({.input_ids = ids.narrow(1, 128, 128)}, &cache),
                model->forward({.input_ids = ids}).narrow(1, 128, 128), 1e-4);
+}
+
+// Feed 5, go back to nothing, feed 3: as in a fresh cache.
+TEST(Forward, F27_RewindToNothing) {
+  for (const std::string kind : {"full", "sliding", "chunked", "mixed"}) {
+    const auto model = tiny_model(kind);
+    const at::Tensor expected = model->forward({.input_ids = kShort});
+    for (const auto& cache : both_caches(*model, 8)) {
+      cache->activate_past_recording();
+      model->forward({.input_ids = kPrompt.narrow(1, 0, 5)}, cache.get());
+      cache->crop(-5);
+      EXPECT_EQ(cache->get_mask_sizes(3, 0).second, 0);
+      EXPECT_CLOSE(model->forward({.input_ids = kShort}, cache.get()), expected, 1e-4)
+          << kind << ", " << cache->kind();
+      EXPECT_EQ(cache->get_seq_length(), 3);
+    }
+  }
 }
 
 TEST(Forward, F32_PositionsCountRealTokens) {
@@ -256,22 +300,24 @@ TEST(Forward, F33_PaddingIsNotGuessedFromIds) {
 
 TEST(Forward, F51_ThreadsShareAModel) {
   const auto model = tiny_model("mixed");
-  const auto text = [&](std::int64_t first) {
-    DynamicCache cache(model->config());
+  // Greedy text after one of four prompts, in the one or the other kind of cache.
+  const auto text = [&](std::size_t number) {
+    const auto first = 7 * static_cast<std::int64_t>(number);
+    const std::unique_ptr<Cache> cache = std::move(both_caches(*model, 40).at(number % 2));
     at::Tensor ids = at::remainder(at::arange(first, first + 9), 64).unsqueeze(0);
     at::Tensor result = ids;
     for (int i = 0; i < 24; ++i) {
-      ids = last(model->forward({.input_ids = ids}, &cache)).argmax(-1, true);
+      ids = last(model->forward({.input_ids = ids}, cache.get())).argmax(-1, true);
       result = at::cat({result, ids}, 1);
     }
     return result;
   };
   std::vector<at::Tensor> expected, found(4);
-  for (std::int64_t i = 0; i < 4; ++i) expected.push_back(text(7 * i));
+  for (std::size_t i = 0; i < 4; ++i) expected.push_back(text(i));
   for (int round = 0; round < 4; ++round) {
     std::vector<std::thread> threads;
-    for (std::int64_t i = 0; i < 4; ++i) {
-      threads.emplace_back([&, i] { found[static_cast<std::size_t>(i)] = text(7 * i); });
+    for (std::size_t i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] { found[i] = text(i); });
     }
     for (std::thread& thread : threads) thread.join();
     for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(found[i].equal(expected[i])) << "thread " << i;
