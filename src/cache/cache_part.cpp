@@ -17,7 +17,6 @@ std::string tensor_name(std::int64_t layer, const std::string& name) {
 }
 
 // Without the sizes of states: the tensors have them, and the layer that takes them in checks them.
-// Without the sizes of states: the tensors have them, and the layer that takes them in checks them.
 json to_json(const LayerSpec& spec) {
   json result{{"type", spec.type},       {"window", spec.window},       {"kv_heads", spec.kv_heads},
               {"key_dim", spec.key_dim}, {"value_dim", spec.value_dim}, {"states", spec.states}};
