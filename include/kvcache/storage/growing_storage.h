@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -77,7 +78,12 @@ class GrowingStorage final : public Storage {
     staged_.reset();
   }
 
-  void trim(Range keep) override { hold(keep); }
+  void trim(Range keep) override {
+    const std::int64_t taken_back = held_.end - keep.end;  // as many may come again
+    hold(keep);
+    parts_.compact(*memory_);
+    give_back(taken_back + 1, /*excess=*/2);
+  }
 
   void reset() noexcept override {
     staged_.reset();
@@ -219,6 +225,19 @@ class GrowingStorage final : public Storage {
     return std::max(reserved >= needed ? reserved : 2 * needed, kSmallest);
   }
 
+  // Goes on with a smaller buffer where this one has more than `excess` times the slots that a new
+  // one for what is held and `tokens` more would have. Where there is no memory for it this one
+  // will do: giving memory back never fails.
+  void give_back(std::int64_t tokens, std::int64_t excess) noexcept {
+    const std::int64_t wanted = slots_for(tail().length() + tokens);
+    if (slots() / excess <= wanted) return;
+    try {
+      move_to_front(allocate(buffer_, wanted));
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
   bool fits(std::int64_t tokens) const { return start_ + tail().length() + tokens <= slots(); }
 
   // Whether moving the live slots to the front, where they may not overlap themselves, makes room.
@@ -258,6 +277,7 @@ class GrowingStorage final : public Storage {
   }
 
   View write(const StageInput& input) {
+    give_back(input.tokens(), /*excess=*/4);
     make_room(input);
     const std::int64_t end = start_ + tail().length();
     buffer_.keys.narrow(2, end, input.tokens()).copy_(input.keys);

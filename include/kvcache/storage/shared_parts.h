@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -89,6 +90,19 @@ class SharedParts {
     std::erase_if(parts_, [](const SharedPart& part) { return part.tokens.length() == 0; });
   }
 
+  // Copies what is promised out of buffers that are far larger, so that this cache does not keep
+  // them alive. Where there is no memory for it a part stays where it is.
+  void compact(Memory& memory) noexcept {
+    for (SharedPart& part : parts_) {
+      if (part.states.keys.size(2) / kExcess <= part.tokens.length()) continue;
+      try {
+        part = joined({part}, memory);
+      } catch (const std::exception&) {
+        continue;
+      }
+    }
+  }
+
   void clear() noexcept { parts_.clear(); }
 
   // Appends the segments of positions `wanted` that lie in parts.
@@ -123,6 +137,7 @@ class SharedParts {
 
  private:
   static constexpr std::size_t kMost = 8;
+  static constexpr std::int64_t kExcess = 8;  // slots for each token of a part that is copied out
 
   static bool visit(Visitor& visitor, const SharedPart& part, std::string_view name,
                     at::Tensor& tensor) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,12 +87,13 @@ class ConvolutionStorage {
   void discard() noexcept { staged_.reset(); }
 
   // Takes `tokens` tokens back; can take back `recorded` more of them afterwards. Requires as many
-  // to be recorded.
+  // to be recorded. Memory that as many tokens again do not need is given back.
   void trim(std::int64_t tokens, std::int64_t recorded) noexcept {
     if (!holds()) return;
     const std::int64_t kept = context_ + recorded;
     start_ += live_ - tokens - kept;
     live_ = kept;
+    if (buffer_.size(kTime) > slots_for(live_ + tokens)) give_back(slots_for(live_ + tokens));
   }
 
   void reset() noexcept {
@@ -168,6 +170,16 @@ class ConvolutionStorage {
   bool fits_at_front(std::int64_t tokens) const { return holds() && live_ + tokens <= start_; }
 
   static std::int64_t slots_for(std::int64_t kept) { return 2 * (kept + 1); }
+
+  // Goes on with a smaller buffer; where there is no memory for it this one will do.
+  void give_back(std::int64_t slots) noexcept {
+    try {
+      buffer_ = moved(slots);
+      start_ = 0;
+    } catch (const std::exception&) {
+      return;
+    }
+  }
 
   at::Tensor moved(std::int64_t slots) const {
     at::Tensor target = detail::allocate_slots(*memory_, buffer_, kTime, slots);
@@ -276,12 +288,14 @@ class RecurrentStorage {
   void discard() noexcept { staged_.reset(); }
 
   // Takes `tokens` tokens back, and holds at most `most` states afterwards. Requires a state to be
-  // left.
+  // left. Memory that as many tokens again do not need is given back.
   void trim(std::int64_t tokens, std::int64_t most) noexcept {
     if (!holds()) return;
     const std::int64_t left = live_ - tokens;
     live_ = std::min(left, most);
     start_ = slot(left - live_);
+    const std::int64_t wanted = slots_for(live_ + tokens, std::max(most, live_ + tokens));
+    if (slots() > wanted) give_back(wanted);
   }
 
   void reset() noexcept {
@@ -313,6 +327,7 @@ class RecurrentStorage {
                     .live = {start_, start_ + live_}},
                    buffer_);
     if (holds()) detail::check_size(size_, buffer_);
+    check_value(held || !holds() || live_ > 0, name, " has a tensor, but no states");
   }
 
   // A deep copy. No step may be staged.
@@ -336,6 +351,16 @@ class RecurrentStorage {
   // Slots of a new ring: twice the need, until there is one more than are ever held.
   static std::int64_t slots_for(std::int64_t needed, std::int64_t most) {
     return std::max(needed, std::min(2 * needed, most + 1));
+  }
+
+  // As in ConvolutionStorage.
+  void give_back(std::int64_t slots) noexcept {
+    try {
+      buffer_ = moved(slots);
+      start_ = 0;
+    } catch (const std::exception&) {
+      return;
+    }
   }
 
   at::Tensor moved(std::int64_t slots) const {
