@@ -124,4 +124,28 @@ TEST(DeviceStaticCache, GeneratesWhatADynamicCacheOnTheCpuDoes) {
 }
 
 }  // namespace
+TEST(DeviceStaticCache, BuffersAreMadeAheadWhereEachLayerLies) {
+  StaticCache cache(std::vector<LayerSpec>(2), {.max_cache_len = 4});
+  EarlyInitialization shapes{.kv_heads = {1},
+                             .key_dims = {1},
+                             .devices = {sim::device(0), sim::device(1), sim::device(0)}};
+  EXPECT_THAT(refusal([&] { cache.early_initialization(shapes); }),
+              HasSubstr("3 devices for 2 layers"));
+  shapes.devices.pop_back();
+  cache.early_initialization(shapes);
+  const std::vector<at::Tensor> made = buffers(cache);
+  ASSERT_EQ(made.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(made[i].device(), sim::device(static_cast<c10::DeviceIndex>(i / 2)));
+  for (const std::int64_t layer : {0, 1}) {
+    const at::Device device = sim::device(static_cast<c10::DeviceIndex>(layer));
+    EXPECT_THROW(cache.update(states(0, 2).cpu(), states(0, 2).cpu(), layer), ValueError);
+    cache.update(states(0, 2).to(device), states(5, 2).to(device), layer);
+  }
+  const std::vector<at::Tensor> after = buffers(cache);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(after[i].const_data_ptr(), made[i].const_data_ptr());
+  }
+}
+
 }  // namespace kvcache::testing

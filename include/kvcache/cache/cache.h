@@ -115,14 +115,16 @@ class Cache {
   virtual bool can_crop(std::int64_t tokens) const = 0;
 
   // crop(-n) takes the last n tokens back; crop(0) frees recorded states that the next step will
-  // not read. Throws ValueError for n > 0, RuntimeError for more tokens than were seen or where a
-  // window has moved on; nothing has changed then.
+  // not read, and their memory but for a growing buffer's usual spare room. Throws ValueError for n
+  // > 0, RuntimeError for more tokens than were seen or where a window has moved on; nothing has
+  // changed then.
   virtual void crop(std::int64_t minus_tokens) = 0;
 
   // Keeps past states from now on, so that sliding and linear layers can be cropped: by up to
-  // `max_tokens` tokens (at least 1); absent: without bound in sliding layers, by 16 in linear
-  // ones. Older states go. crop(0) frees what was recorded. Throws RuntimeError, with nothing
-  // changed, where a layer's buffers cannot hold so much.
+  // `max_tokens` tokens (at least 1; any number, memory is asked for as tokens come in, and where
+  // it is fixed no more than max_cache_len can need); absent: without bound in sliding layers, by
+  // 16 in linear ones. Older states go. crop(0) frees what was recorded. Throws RuntimeError, with
+  // nothing changed, where a layer's buffers cannot hold so much.
   virtual void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) = 0;
 
   // Forgets all tokens. Growing layers let their buffers go, fixed ones keep them.
@@ -156,8 +158,9 @@ class Cache {
   Snapshot snapshot() { return Snapshot(fork()); }
 
   // Goes back to what was held at a mark of this cache, or of one of the same kind and layers; a
-  // mark can be gone back to many times. Fixed addresses stay where the rows are as many. Throws
-  // ValueError for other layers; nothing has changed then.
+  // mark can be gone back to many times. Buffers of a fixed size keep their size, and their
+  // addresses where the rows are as many. Throws ValueError for other layers, and for more tokens
+  // or recording than they have room for; nothing has changed then.
   virtual void restore(const Snapshot& mark) = 0;
 
   // Every row of a cache of one row `rows` times, like batch_repeat_interleave; but growing layers

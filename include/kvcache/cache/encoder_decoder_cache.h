@@ -151,15 +151,19 @@ class EncoderDecoderCache final : public Cache {
     change_rows(rows);
   }
 
-  // The repeated rows share their encoder row.
+  // The repeated rows share their encoder row, once there are rows of the decoder.
   void batch_repeat_interleave(std::int64_t repeats) override {
-    self_->batch_repeat_interleave(repeats);
+    check_whole();
+    with_rows().batch_repeat_interleave(repeats);
   }
 
   // Every row keeps its encoder row. What neighbours share, they share where all caches do.
   std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
   void restore(const Snapshot& mark) override;
-  void expand(std::int64_t rows) override { self_->expand(rows); }
+  void expand(std::int64_t rows) override {
+    check_whole();
+    with_rows().expand(rows);
+  }
 
   std::unique_ptr<Cache> clone() override {
     return std::make_unique<EncoderDecoderCache>(layered(self_->clone()), layered(cross_->clone()));
@@ -193,6 +197,9 @@ class EncoderDecoderCache final : public Cache {
     self_->stack_->check_whole();
     cross_->stack_->check_whole();
   }
+
+  // The side whose rows are the cache's: the encoder's as long as the decoder has seen nothing.
+  LayeredCache& with_rows() { return self_->batch_size() > 0 ? *self_ : *cross_; }
 
   // Rows of the decoder for each of the encoder. Throws RuntimeError where they do not fit.
   std::int64_t share() const;

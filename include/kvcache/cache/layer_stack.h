@@ -59,6 +59,19 @@ class LayerStack {
     }
   }
 
+  // A layer of the class and settings of layer `index` that holds nothing, with no buffers yet.
+  std::unique_ptr<Layer> make_like(std::int64_t index) const {
+    std::unique_ptr<Layer> fresh = registry_.make((*this)[index].spec(), memory_);
+    if (const auto layout = this->layout(index)) fresh->key_values()->take_layout(*layout);
+    return fresh;
+  }
+
+  // Of a layer whose buffers are of a fixed size.
+  std::optional<FixedLayout> layout(std::int64_t index) const {
+    const KeyValuePort* port = layers_[static_cast<std::size_t>(index)]->key_values();
+    return port ? port->layout() : std::nullopt;
+  }
+
   // Room for `tokens` tokens in every layer, also in those that are yet to be made.
   void reserve(std::int64_t tokens) {
     for (auto& layer : layers_) layer->reserve(tokens);
@@ -209,7 +222,7 @@ class LayerStack {
   void put_aside() {
     std::vector<std::unique_ptr<Layer>> fresh;
     for (std::int64_t i = 0; !lazy_ && i < size(); ++i) {
-      fresh.push_back(registry_.make((*this)[i].spec(), memory_));
+      fresh.push_back(make_like(i));
     }
     aside_ = std::make_unique<Aside>(
         Aside{std::exchange(layers_, std::move(fresh)), std::exchange(history, {}), batch});

@@ -34,8 +34,8 @@ struct LayerState {
   std::map<std::string, StateTensor> tensors;
 };
 
-// Reads a layer of `batch` rows. Parts are joined and rows that all are one are written out; other
-// contents alias the layer.
+// Reads a layer of `batch` rows; without any, buffers that are there hold nothing. Parts are joined
+// and rows that all are one are written out; other contents alias the layer.
 class ReadState final : public Visitor {
  public:
   explicit ReadState(std::int64_t batch) : batch_(batch) {}
@@ -46,7 +46,7 @@ class ReadState final : public Visitor {
     const bool one_row = !info.batch_dim && info.token_dim;  // which all rows read
     if (!entry.batch_dim) entry.batch_dim = one_row ? 0 : info.batch_dim;
     entry.token_dim = info.token_dim;
-    if (!tensor.defined()) return;
+    if (!tensor.defined() || batch_ == 0) return;
     std::vector<at::Tensor> parts;
     if (entry.content.defined()) parts.push_back(entry.content);
     for (const at::Tensor& part : live_parts(info, tensor)) {
@@ -178,7 +178,7 @@ inline std::optional<at::Device> device_of(const LayerState& state) {
 }
 
 // Buffers of a fixed number of slots: `layer`, which is to take the place of `former`, goes on with
-// those of `former` where they have the same shape, so that addresses stay.
+// those of `former` where they have the same shape or it has none, so that addresses stay.
 class KeepAddresses {
  public:
   static void of(Layer& former, Layer& layer) {
@@ -206,8 +206,10 @@ class KeepAddresses {
 
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
       const auto found = buffers_.find(std::string(info.name));
-      if (found == buffers_.end() || !tensor.defined()) return;
+      if (found == buffers_.end()) return;
       const at::Tensor& kept = found->second;
+      if (!tensor.defined()) tensor = kept;
+      if (tensor.is_same(kept)) return;
       if (kept.sizes() != tensor.sizes() || kept.scalar_type() != tensor.scalar_type() ||
           kept.device() != tensor.device()) {
         return;

@@ -174,7 +174,7 @@ class LayeredCache : public Cache {
   LayeredCache& checked_like(Cache& other) const;
 
   // Layers of this cache's kinds and settings that hold nothing.
-  std::vector<std::unique_ptr<Layer>> empty_layers();
+  std::vector<std::unique_ptr<Layer>> empty_layers() const;
 
   // Goes on with layers like this cache's; buffers of a fixed size keep their addresses.
   void take_over(std::vector<std::unique_ptr<Layer>> layers, History history, std::int64_t rows);
@@ -248,9 +248,8 @@ inline void LayeredCache::crop(std::int64_t minus_tokens) {
 
 inline void LayeredCache::activate_past_recording(std::optional<std::int64_t> max_tokens) {
   stack_->check_no_step();
-  check_value(max_tokens.value_or(1) >= 1 && max_tokens.value_or(1) <= kMostTokens,
-              "activate_past_recording(", max_tokens.value_or(1),
-              ") is not a number of tokens between 1 and ", kMostTokens);
+  check_value(max_tokens.value_or(1) >= 1, "activate_past_recording(", max_tokens.value_or(1),
+              ") is not a number of tokens; it must be at least 1");
   for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].check_past_recording(max_tokens);
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     (*stack_)[i].activate_past_recording(max_tokens);

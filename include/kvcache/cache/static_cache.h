@@ -33,7 +33,7 @@ struct EarlyInitialization {
   std::vector<std::int64_t> key_dims = {};    // head sizes of the keys, likewise
   std::vector<std::int64_t> value_dims = {};  // empty: as key_dims
   at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;
+  std::vector<at::Device> devices = {at::kCPU};  // where layers lie, one for all or one for each
 };
 
 class StaticCache final : public LayeredCache {
@@ -91,6 +91,9 @@ inline void StaticCache::early_initialization(const EarlyInitialization& shapes)
                 "; it must be from 1 to ", kMostOfASize);
     return value;
   };
+  check_value(shapes.devices.size() == 1 || shapes.devices.size() == layers, "there are ",
+              shapes.devices.size(), " devices for ", layers,
+              " layers; give one, or one for each layer");
   std::vector<KeyValueShape> each;
   for (std::size_t i = 0; i < layers; ++i) {
     const LayerSpec& spec = layer(static_cast<std::int64_t>(i)).spec();
@@ -103,7 +106,7 @@ inline void StaticCache::early_initialization(const EarlyInitialization& shapes)
                     .key_dim = key_dim,
                     .value_dim = value_dim,
                     .dtype = shapes.dtype,
-                    .device = shapes.device});
+                    .device = shapes.devices[shapes.devices.size() == 1 ? 0 : i]});
   }
   make_buffers(each);
 }

@@ -69,13 +69,9 @@ inline LayeredCache& LayeredCache::checked_like(Cache& other) const {
   return *like;
 }
 
-inline std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers() {
+inline std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers() const {
   std::vector<std::unique_ptr<Layer>> layers;
-  for (std::int64_t i = 0; i < stack_->size(); ++i) {
-    stack_->touch_for_visit(i);
-    layers.push_back((*stack_)[i].fork());
-    layers.back()->reset();
-  }
+  for (std::int64_t i = 0; i < stack_->size(); ++i) layers.push_back(stack_->make_like(i));
   return layers;
 }
 
@@ -95,7 +91,19 @@ inline void LayeredCache::restore(const Snapshot& mark) {
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     stack_->touch_for_visit(i);
     held.stack_->touch_for_visit(i);
-    layers.push_back((*held.stack_)[i].fork());
+    Layer& marked = (*held.stack_)[i];
+    if (!stack_->layout(i)) {
+      layers.push_back(marked.fork());
+      continue;
+    }
+    layers.push_back(stack_->make_like(i));  // its own slots, whatever those of the mark
+    LayerStack::naming(i, [&] {
+      const detail::LayerState state = detail::read_state(marked, held.batch_size());
+      detail::write_state(*layers.back(), state,
+                          {.memory = *stack_->memory(),
+                           .device = detail::device_of(state).value_or(at::kCPU),
+                           .batch = held.batch_size()});
+    });
   }
   take_over(std::move(layers), held.stack_->history, held.stack_->batch);
 }

@@ -46,6 +46,11 @@ class KeyValuePort {
   // the call that goes on with them. Throws ValueError for another shape than the layer's spec.
   virtual KeyValue make_buffers(const KeyValueShape&) const { return {}; }
   virtual void take_buffers(KeyValue) noexcept {}
+
+  // Absent: buffers are not of a fixed size. Another layer of the same class that holds nothing can
+  // go on with it.
+  virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
+  virtual void take_layout(const FixedLayout&) noexcept {}
 };
 
 // One state among those of its kind in a layer.
@@ -164,8 +169,8 @@ class Layer {
   // say how large what it holds is.
   virtual std::optional<std::int64_t> planned_bytes(const PlanInput&) const { return std::nullopt; }
 
-  // Takes the last `tokens` tokens back, and frees recorded state that the next step will not read.
-  // Requires can_crop(tokens).
+  // Takes the last `tokens` tokens back, and frees recorded state that the next step will not read,
+  // its memory too where as many tokens do not need it. Requires can_crop(tokens).
   void crop(std::int64_t tokens) {
     crop_state(seen_ - tokens);
     seen_ -= tokens;

@@ -37,6 +37,12 @@ struct KeyValue {
   at::Tensor values;  // [batch, kv_heads, tokens, value_dim]
 };
 
+// Buffers of a fixed size, beyond what a layer's constructor was told.
+struct FixedLayout {
+  std::int64_t slots = 0;  // tokens that have room
+  bool pinned = false;     // their shape was fixed ahead of the first keys
+};
+
 // What a layer's keys and values have in common over all tokens.
 struct KeyValueShape {
   std::int64_t batch = 0;

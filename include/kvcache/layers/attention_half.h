@@ -74,6 +74,9 @@ class AttentionHalf final : public KeyValuePort {
     storage_->take_buffers(std::move(buffers));
   }
 
+  std::optional<FixedLayout> layout() const override { return storage_->layout(); }
+  void take_layout(const FixedLayout& layout) noexcept override { storage_->take_layout(layout); }
+
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.
   void reserve(std::int64_t tokens) { storage_->reserve(room_for(tokens)); }
@@ -107,8 +110,11 @@ class AttentionHalf final : public KeyValuePort {
     storage_->record(record_);
   }
 
+  // Throws ValueError for a visitor that sets more recording than there can be.
   void visit(Visitor& visitor) {
-    visitor.count("record", record_);
+    std::int64_t record = record_;
+    visitor.count("record", record);
+    if (record != record_) set_record(record);
     storage_->visit(visitor);
   }
 
@@ -119,7 +125,17 @@ class AttentionHalf final : public KeyValuePort {
  private:
   std::int64_t room_for(std::int64_t tokens) const {
     const std::optional<std::int64_t> bound = retention_.bound();
-    return bound && record_ < tokens ? std::min(tokens, 2 * (*bound + record_)) : tokens;
+    const bool moves = bound && *bound < tokens && record_ < tokens;
+    return moves ? std::min(tokens, 2 * (*bound + record_)) : tokens;
+  }
+
+  void set_record(std::int64_t tokens) {
+    const std::int64_t most = storage_->most_record();
+    check_value(!retention_.bound() || tokens <= most, "up to ", tokens,
+                " past tokens are recorded, but the layer can record ", most,
+                "; make the cache with a larger record_slack or max_cache_len");
+    record_ = tokens;
+    if (retention_.bound()) storage_->record(tokens);
   }
 
   std::int64_t keep_from(std::int64_t seen) const {

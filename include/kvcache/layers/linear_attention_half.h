@@ -95,7 +95,7 @@ class LinearAttentionHalf final : public StatePort {
   }
 
   void activate_past_recording(std::optional<std::int64_t> max_tokens) noexcept {
-    record_ = max_tokens.value_or(kDefaultRecord);
+    record_ = std::min(max_tokens.value_or(kDefaultRecord), kMostRecord);
     trim(0, std::min(recorded_, record_));
   }
 
@@ -121,19 +121,22 @@ class LinearAttentionHalf final : public StatePort {
   void visit(Visitor& visitor) {
     visitor.count("record_states", record_);
     visitor.count("recorded_states", recorded_);
-    check_value(recorded_ <= record_, "of at most ", record_, " states to take back there are ",
-                recorded_);
+    check_value(recorded_ <= record_ && record_ <= kMostRecord, "of at most ", record_,
+                " states to take back there are ", recorded_);
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
       convolutions_[i].visit("convolution_" + std::to_string(i), recorded_, visitor);
     }
     for (std::size_t i = 0; i < recurrences_.size(); ++i) {
       recurrences_[i].visit("recurrent_" + std::to_string(i), recorded_, visitor);
     }
+    check_value(recorded_ == 0 || holds(), recorded_, " states are recorded, but there are none");
   }
 
  private:
   static constexpr std::int64_t kMostStates = 1024;
   static constexpr std::int64_t kDefaultRecord = 16;  // tokens; a state can be megabytes
+  static constexpr std::int64_t kMostRecord = std::int64_t{1}
+                                              << 48;  // tokens; as good as unbounded
 
   // States beyond those listed are not used.
   template <typename Size>
@@ -156,14 +159,18 @@ class LinearAttentionHalf final : public StatePort {
     for (std::size_t i = 0; i < recurrences_.size(); ++i) call(recurrences_[i], "recurrent", i);
   }
 
+  // Whether committed steps left any state.
+  bool holds() const {
+    bool any = false;
+    for_each_state([&](const auto& state, const char*, std::size_t) { any |= state.holds(); });
+    return any;
+  }
+
   // A state is updated in each step, once, from the layer's first step on or never.
   template <typename State>
   void check_turn(const State& target, const char* kind, std::int64_t index) const {
     check_state(!target.staged(), kind, " state ", index, " was already updated in this step");
-    bool continues = false;
-    for_each_state(
-        [&](const auto& state, const char*, std::size_t) { continues |= state.holds(); });
-    check_state(target.holds() || !continues, kind, " state ", index,
+    check_state(target.holds() || !holds(), kind, " state ", index,
                 " got nothing in the layer's first step, so it cannot begin at a later one");
   }
 

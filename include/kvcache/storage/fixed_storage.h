@@ -21,7 +21,7 @@ struct FixedStorageOptions {
   std::int64_t columns = 1;     // tokens: all that are kept, or a ring's window
   bool ring = false;            // older tokens give way; else a token too many is refused
   std::int64_t slack = 0;       // tokens of a ring beyond its window, for past recording
-  std::int64_t most_slack = 0;  // what recording takes where no slack was given
+  std::int64_t most_slack = 0;  // beyond which recording makes no room
 };
 
 class FixedStorage final : public Storage {
@@ -41,15 +41,20 @@ class FixedStorage final : public Storage {
 
   std::int64_t record_room(std::optional<std::int64_t> asked) const override {
     const std::int64_t slack = slots_ - options_.columns;
-    const bool can_grow = held_.end == 0;
-    const std::int64_t most = slack > 0 || !can_grow ? slack : options_.most_slack;
-    const std::int64_t wanted = asked.value_or(most);
-    check_state(wanted > 0 && (wanted <= slack || can_grow), "the layer's ring has ", slots_,
+    const std::int64_t most = std::max(slack, options_.most_slack);
+    const std::int64_t wanted = std::min(asked.value_or(slack > 0 ? slack : most_record()), most);
+    check_state(wanted > 0 && wanted <= most_record(), "the layer's ring has ", slots_,
                 " slots for a window of ", options_.columns, ", so it can record ", slack,
                 " past tokens", asked ? c10::str(", not ", *asked) : std::string(),
                 "; make the cache with a larger record_slack, or call activate_past_recording() "
                 "before its first token");
     return wanted;
+  }
+
+  // A ring is made larger before its first token only.
+  std::int64_t most_record() const override {
+    const std::int64_t slack = slots_ - options_.columns;
+    return held_.end == 0 ? std::max(slack, options_.most_slack) : slack;
   }
 
   // A larger ring is made with the next keys.
@@ -64,6 +69,13 @@ class FixedStorage final : public Storage {
   void take_buffers(KeyValue buffers) noexcept override {
     if (buffers.keys.defined()) buffer_ = std::move(buffers);
     pinned_ = shape_fixed_ = true;
+  }
+
+  std::optional<FixedLayout> layout() const override { return FixedLayout{slots_, pinned_}; }
+
+  void take_layout(const FixedLayout& layout) noexcept override {
+    slots_ = layout.slots;
+    pinned_ = shape_fixed_ = layout.pinned;
   }
 
   View stage(const StageInput& input) override {
@@ -134,11 +146,15 @@ class FixedStorage final : public Storage {
     shape_fixed_ = pinned_;
   }
 
+  // The number of slots is a setting, not state: a visitor fills the slots that there are. Throws
+  // ValueError for more tokens than those.
   void visit(Visitor& visitor) override {
     settle();
     visitor.count("held_first", held_.first);
     visitor.count("held_end", held_.end);
-    visitor.count("slots", slots_);
+    check_value(held_.length() <= slots_, "there are ", held_.length(),
+                " tokens to hold, but the layer's buffers have ", slots_,
+                " slots; make the cache with a larger record_slack or max_cache_len");
     std::int64_t shape_fixed = shape_fixed_ ? 1 : 0;
     visitor.count("shape_fixed", shape_fixed);
     shape_fixed_ = shape_fixed != 0 || pinned_;

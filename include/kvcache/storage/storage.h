@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,10 +55,13 @@ class Storage {
   // How many tokens older than a window it can keep, of `asked` ones; absent: as many as it can.
   // Throws RuntimeError if its size is fixed and less than what is asked.
   virtual std::int64_t record_room(std::optional<std::int64_t> asked) const {
-    return asked.value_or(kUnboundedRecord);
+    return std::min(asked.value_or(kUnboundedRecord), kUnboundedRecord);
   }
 
-  // From now on as many may be asked of it. Requires record_room(tokens).
+  // The most that record_room() grants.
+  virtual std::int64_t most_record() const { return kUnboundedRecord; }
+
+  // From now on as many may be asked of it. Requires tokens <= most_record().
   virtual void record(std::int64_t /*tokens*/) noexcept {}
 
   // The buffers of a storage of a fixed size, for keys of this shape; undefined for other storages
@@ -66,6 +70,10 @@ class Storage {
 
   // Goes on with what make_buffers made. Other shapes of keys are refused from then on.
   virtual void take_buffers(KeyValue) noexcept {}
+
+  // See KeyValuePort::layout.
+  virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
+  virtual void take_layout(const FixedLayout&) noexcept {}
 
   // Takes the step's keys and values in and returns what its queries read; the view may alias the
   // given tensors, what is kept does not. Throws ValueError if shape, dtype or device do not fit
@@ -93,7 +101,8 @@ class Storage {
   // Undoes an unpublished step; buffers that only it needed are let go.
   virtual void discard() noexcept = 0;
 
-  // Keeps positions `keep` only. Requires keep to lie within held().
+  // Keeps positions `keep` only, which must lie within held(). Buffers that grow give memory back
+  // that as many tokens as before will not need.
   virtual void trim(Range keep) = 0;
 
   // Forgets all, also what was reserved, and lets the buffers go.
