@@ -144,12 +144,13 @@ void CacheFile::Loading::fill() {
                            .batch = batch_,
                            .dtype = options_.dtype});
     });
+    detail::KeepRecording::of(stack_[i], *layers_[at]);
   }
 }
 
 void CacheFile::Loading::apply() {
   applied_ = true;
-  cache_.take_over(std::move(layers_), std::move(history_), batch_);
+  stack_.take(std::move(layers_), std::move(history_), batch_);
 }
 
 // What is said of the cache as a whole.

@@ -144,7 +144,7 @@ std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, cons
 
 void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
   for (const auto& call : layer_calls(subject, plan, layer)) call(step);
-  if (subject.encoder_layers()) expect_encoder_view(step, subject, plan, layer);
+  if (subject.setting.kind.encoder) expect_encoder_view(step, subject, plan, layer);
 }
 
 }  // namespace kvcache::testing

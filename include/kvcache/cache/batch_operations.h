@@ -222,10 +222,13 @@ class ReorderRows final : public Visitor {
 // may throw and changes nothing, apply() the rest.
 class RowChange {
  public:
-  // In place: addresses stay; for as many rows as there are.
-  RowChange(LayerStack& stack, std::vector<std::int64_t> rows, bool in_place)
+  // As many rows as there are change places where they lie: addresses stay. Throws RuntimeError
+  // where there cannot be another number of them.
+  RowChange(LayerStack& stack, std::vector<std::int64_t> rows)
       : stack_(stack), rows_(std::move(rows)) {
-    if (in_place) {
+    const auto count = static_cast<std::int64_t>(rows_.size());
+    stack.check_can_have(count);
+    if (count == stack.batch) {
       reorder_.emplace(rows_, *stack.memory());
     } else {
       select_.emplace(rows_, *stack.memory());

@@ -1,5 +1,5 @@
 // What a model and generate() need of a cache, under Transformers' names. Move-only; copies are
-// named.
+// named. A cache that was moved from throws RuntimeError when it is used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +17,7 @@
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer_spec.h"
+#include "kvcache/core/owned.h"
 #include "kvcache/core/view.h"
 
 namespace kvcache {
@@ -26,13 +27,14 @@ class Cache;
 // What a cache held at some moment: a fork of it. See Cache::snapshot.
 class Snapshot {
  public:
-  explicit Snapshot(std::unique_ptr<Cache> state) : state_(std::move(state)) {}
+  // Throws ValueError for null.
+  explicit Snapshot(std::unique_ptr<Cache> state) : state_(std::move(state), "a snapshot") {}
 
   // A cache of its own; working on it changes what restore() goes back to.
   Cache& state() const { return *state_; }
 
  private:
-  std::unique_ptr<Cache> state_;
+  detail::Owned<Cache> state_;
 };
 
 // Bytes that a cache is going to allocate. See Cache::plan.
@@ -135,10 +137,11 @@ class Cache {
   // ValueError for more than the cache's capacity().
   virtual void reserve(std::int64_t tokens) = 0;
 
-  // Row i becomes old row rows[i]; int64 [n], any n >= 1. Throws ValueError for rows out of range.
+  // Row i becomes old row rows[i]; int64 [n], any n >= 1; in place where there are as many as
+  // before. Throws ValueError for rows out of range.
   virtual void batch_select_indices(const at::Tensor& rows) = 0;
 
-  // As batch_select_indices with as many rows as before, in place.
+  // As batch_select_indices, for as many rows as before.
   virtual void reorder_cache(const at::Tensor& beam_idx) = 0;
 
   // Every row `repeats` times, next to each other. Throws ValueError for repeats < 1.
@@ -159,8 +162,10 @@ class Cache {
 
   // Goes back to what was held at a mark of this cache, or of one of the same kind and layers; a
   // mark can be gone back to many times. Buffers of a fixed size keep their size, and their
-  // addresses where the rows are as many. Throws ValueError for other layers, and for more tokens
-  // or recording than they have room for; nothing has changed then.
+  // addresses where the rows are as many. Recording goes on as at the mark or as before,
+  // whichever keeps more. Throws ValueError for other layers, for more tokens or recording than
+  // there is room for, and for another shape than early_initialization() fixed; nothing has changed
+  // then.
   virtual void restore(const Snapshot& mark) = 0;
 
   // Every row of a cache of one row `rows` times, like batch_repeat_interleave; but growing layers

@@ -39,8 +39,8 @@ class EncoderDecoderCache final : public Cache {
   // tokens.
   EncoderDecoderCache(std::unique_ptr<LayeredCache> self_attention_cache,
                       std::unique_ptr<LayeredCache> cross_attention_cache)
-      : self_(std::move(self_attention_cache)), cross_(std::move(cross_attention_cache)) {
-    check_value(self_ && cross_, "an EncoderDecoderCache needs two caches");
+      : self_(std::move(self_attention_cache), kOwner),
+        cross_(std::move(cross_attention_cache), kOwner) {
     constexpr std::int64_t kLate = std::int64_t{1} << 40;  // when every window has moved on
     const LayerStack& encoder = *cross_->stack_;
     for (std::int64_t i = 0; i < encoder.size(); ++i) {
@@ -206,8 +206,10 @@ class EncoderDecoderCache final : public Cache {
   std::vector<std::int64_t> cross_rows(const std::vector<std::int64_t>& rows) const;
   void change_rows(const std::vector<std::int64_t>& rows);
 
-  std::unique_ptr<LayeredCache> self_;
-  std::unique_ptr<LayeredCache> cross_;
+  static constexpr const char* kOwner = "an EncoderDecoderCache";
+
+  detail::Owned<LayeredCache> self_;
+  detail::Owned<LayeredCache> cross_;
 };
 
 inline std::int64_t EncoderDecoderCache::share() const {
@@ -236,16 +238,12 @@ inline std::vector<std::int64_t> EncoderDecoderCache::cross_rows(
 
 inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& rows) {
   std::vector<detail::RowChange> changes;
-  const auto change = [&](LayeredCache& cache, const std::vector<std::int64_t>& chosen) {
-    const bool as_many = static_cast<std::int64_t>(chosen.size()) == cache.batch_size();
-    changes.emplace_back(*cache.stack_, chosen, /*in_place=*/as_many);
-  };
-  if (self_->batch_size() > 0) change(*self_, rows);
+  if (self_->batch_size() > 0) changes.emplace_back(*self_->stack_, rows);
   if (const std::int64_t held = cross_->batch_size(); held > 0) {
     const std::vector<std::int64_t> chosen = cross_rows(rows);
     std::vector<std::int64_t> unchanged(static_cast<std::size_t>(held));
     std::iota(unchanged.begin(), unchanged.end(), 0);
-    if (chosen != unchanged) change(*cross_, chosen);
+    if (chosen != unchanged) changes.emplace_back(*cross_->stack_, chosen);
   }
   for (detail::RowChange& each : changes) each.prepare();
   for (detail::RowChange& each : changes) each.apply();
@@ -253,7 +251,11 @@ inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& ro
 
 inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector<Cache*>& others) {
   std::vector<EncoderDecoderCache*> pairs{this};
-  for (Cache* other : others) pairs.push_back(&checked_pair(*other));
+  for (Cache* other : others) {
+    check_value(other != nullptr, "cache ", pairs.size(), " of ", others.size() + 1,
+                " to join is null");
+    pairs.push_back(&checked_pair(*other));
+  }
   std::int64_t common = 0;
   for (const EncoderDecoderCache* pair : pairs) {
     check_value(pair->cross_->batch_size() > 0,
@@ -266,7 +268,7 @@ inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector
     crosses.push_back(pair->cross_->fork());
     crosses.back()->batch_repeat_interleave(pair->share() / common);
     if (pair == this) continue;
-    selves.push_back(pair->self_.get());
+    selves.push_back(&*pair->self_);
     others_crosses.push_back(crosses.back().get());
   }
   std::unique_ptr<Cache> self = self_->concatenate(selves);
@@ -290,17 +292,17 @@ inline CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {
 }
 
 inline void EncoderDecoderCache::restore(const Snapshot& mark) {
-  EncoderDecoderCache& held = checked_pair(mark.state());
-  cross_->checked_like(*held.cross_);
-  const Snapshot self(held.self_->fork()), cross(held.cross_->fork()), before(self_->fork());
+  self_->stack_->check_no_step();
   cross_->stack_->check_no_step();
-  self_->restore(self);
-  try {
-    cross_->restore(cross);
-  } catch (...) {
-    self_->restore(before);
-    throw;
-  }
+  EncoderDecoderCache& held = checked_pair(mark.state());
+  LayeredCache& decoder = self_->checked_mark(*held.self_);
+  LayeredCache& encoder = cross_->checked_mark(*held.cross_);
+  held.check_whole();
+  std::vector<std::unique_ptr<Layer>> layers = self_->layers_holding(decoder);
+  std::vector<std::unique_ptr<Layer>> encoder_layers = cross_->layers_holding(encoder);
+  History history = decoder.history(), encoder_history = encoder.history();
+  self_->stack_->take(std::move(layers), std::move(history), decoder.batch_size());
+  cross_->stack_->take(std::move(encoder_layers), std::move(encoder_history), encoder.batch_size());
 }
 
 }  // namespace kvcache

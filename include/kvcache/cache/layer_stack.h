@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/cache/fixed_buffers.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer.h"
@@ -23,13 +24,16 @@ namespace kvcache {
 class LayerStack {
  public:
   // `specs` empty: full layers are made as their first keys come in. Throws ValueError for
-  // a layer type that `registry` does not know, or a donor that has no keys.
+  // a layer type that `registry` does not know, a donor that has no keys, and null pointers.
   LayerStack(const std::vector<LayerSpec>& specs, LayerRegistry registry,
              std::shared_ptr<Memory> memory, std::unique_ptr<Placement> placement)
       : lazy_(specs.empty()),
         registry_(std::move(registry)),
         memory_(std::move(memory)),
         placement_(std::move(placement)) {
+    check_value(memory_ != nullptr,
+                "the options' memory is null; leave it out for LibTorch's allocators");
+    check_value(placement_ != nullptr, "the cache's placement is null");
     for (const LayerSpec& spec : specs) layers_.push_back(registry_.make(spec, memory_));
     for (std::int64_t i = 0; i < size(); ++i) last_readers_.push_back(i);
     for (std::int64_t i = 0; i < size(); ++i) note_donor(i);
@@ -60,16 +64,19 @@ class LayerStack {
   }
 
   // A layer of the class and settings of layer `index` that holds nothing, with no buffers yet.
-  std::unique_ptr<Layer> make_like(std::int64_t index) const {
+  // `pinned`: of a shape that was fixed for good, too, as it is to take that layer's place.
+  std::unique_ptr<Layer> make_like(std::int64_t index, bool pinned = true) const {
     std::unique_ptr<Layer> fresh = registry_.make((*this)[index].spec(), memory_);
-    if (const auto layout = this->layout(index)) fresh->key_values()->take_layout(*layout);
+    if (auto layout = this->layout(index)) {
+      if (!pinned) layout->pinned.reset();
+      fresh->key_values()->take_layout(*layout);
+    }
     return fresh;
   }
 
   // Of a layer whose buffers are of a fixed size.
   std::optional<FixedLayout> layout(std::int64_t index) const {
-    const KeyValuePort* port = layers_[static_cast<std::size_t>(index)]->key_values();
-    return port ? port->layout() : std::nullopt;
+    return detail::layout_of(*layers_[static_cast<std::size_t>(index)]);
   }
 
   // Room for `tokens` tokens in every layer, also in those that are yet to be made.
@@ -191,10 +198,15 @@ class LayerStack {
 
   // Refuses another number of rows than the cache holds. Throws ValueError.
   void check_batch(std::int64_t rows) const {
-    check_value(batch == 0 || rows == batch, "keys have batch ", rows,
-                ", but the cache holds batch ", batch,
-                "; select or repeat its rows first, or reset it");
+    if (batch == 0 || rows == batch) return;
+    check_value(false, "keys have batch ", rows, ", but the cache holds batch ", batch,
+                detail::fixed_rows(layers_)
+                    ? ", for which early_initialization() made it; make another cache"
+                    : "; select or repeat its rows first, or reset it");
   }
+
+  // See detail::check_can_have.
+  void check_can_have(std::int64_t rows) const { detail::check_can_have(layers_, rows); }
 
   // Brings a layer's bytes to where it computes, and pays what its last step owes.
   void touch(std::int64_t index) {
@@ -241,6 +253,7 @@ class LayerStack {
   // Makes the open step of `tokens` tokens and `rows` rows true.
   void publish(std::int64_t tokens, std::int64_t rows) noexcept {
     for (auto& layer : layers_) layer->publish(tokens);
+    if (aside_) detail::keep_addresses(layers_, aside_->layers);
     history.publish();
     batch = rows;
     aside_.reset();
@@ -311,9 +324,11 @@ class LayerStack {
     return copy;
   }
 
-  // Goes on with other layers of the same kinds, and what they have seen.
+  // Goes on with other layers of the same kinds, and what they have seen. Buffers of a fixed size
+  // keep their addresses where their shape stays.
   void take(std::vector<std::unique_ptr<Layer>> layers, History seen, std::int64_t rows) noexcept {
-    layers_ = std::move(layers);
+    std::swap(layers_, layers);
+    detail::keep_addresses(layers_, layers);
     history = std::move(seen);
     batch = rows;
   }

@@ -177,51 +177,45 @@ inline std::optional<at::Device> device_of(const LayerState& state) {
   return std::nullopt;
 }
 
-// Buffers of a fixed number of slots: `layer`, which is to take the place of `former`, goes on with
-// those of `former` where they have the same shape or it has none, so that addresses stay.
-class KeepAddresses {
+// How far back is recorded is a setting, which stays on: `layer`, which is to take the place of
+// `former`, records as many tokens as the one of the two that records more.
+class KeepRecording {
  public:
   static void of(Layer& former, Layer& layer) {
     Collect collect;
     former.visit(collect);
-    Exchange exchange(collect.buffers);
-    layer.visit(exchange);
+    Raise raise(collect.tokens);
+    layer.visit(raise);
   }
 
  private:
-  using Buffers = std::map<std::string, at::Tensor>;
+  using Tokens = std::map<std::string, std::int64_t>;
+
+  static bool is_setting(std::string_view name) {
+    return name == "record" || name == "record_states";
+  }
 
   struct Collect final : Visitor {
-    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      if (info.slots && tensor.defined()) buffers[std::string(info.name)] = tensor;
+    void tensor(const TensorInfo&, at::Tensor&) override {}
+    void count(std::string_view name, std::int64_t& value) override {
+      if (is_setting(name)) tokens[std::string(name)] = value;
     }
-    void count(std::string_view, std::int64_t&) override {}
 
-    Buffers buffers;
+    Tokens tokens;
   };
 
-  class Exchange final : public Visitor {
+  class Raise final : public Visitor {
    public:
-    explicit Exchange(const Buffers& buffers) : buffers_(buffers) {}
+    explicit Raise(const Tokens& tokens) : tokens_(tokens) {}
 
-    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      const auto found = buffers_.find(std::string(info.name));
-      if (found == buffers_.end()) return;
-      const at::Tensor& kept = found->second;
-      if (!tensor.defined()) tensor = kept;
-      if (tensor.is_same(kept)) return;
-      if (kept.sizes() != tensor.sizes() || kept.scalar_type() != tensor.scalar_type() ||
-          kept.device() != tensor.device()) {
-        return;
-      }
-      const auto from = live_parts(info, tensor), to = live_parts(info, kept);
-      for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
-      tensor = kept;
+    void tensor(const TensorInfo&, at::Tensor&) override {}
+    void count(std::string_view name, std::int64_t& value) override {
+      const auto found = tokens_.find(std::string(name));
+      if (found != tokens_.end()) value = std::max(value, found->second);
     }
-    void count(std::string_view, std::int64_t&) override {}
 
    private:
-    const Buffers& buffers_;
+    const Tokens& tokens_;
   };
 };
 

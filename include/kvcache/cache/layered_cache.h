@@ -26,7 +26,7 @@ class EncoderDecoderCache;
 class LayeredCache : public Cache {
  public:
   LayeredCache(std::string_view kind, LayerStack stack)
-      : kind_(kind), stack_(std::make_unique<LayerStack>(std::move(stack))) {}
+      : kind_(kind), stack_(std::make_unique<LayerStack>(std::move(stack)), "a cache") {}
 
   std::string_view kind() const override { return kind_; }
   const History& history() const override { return stack_->history; }
@@ -48,11 +48,14 @@ class LayeredCache : public Cache {
   Step begin_step(const StepInput& input) override { return Step(*stack_, input); }
 
   KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
-    const View view = append(keys, values, layer);
-    return stack_->port(layer).joined(view);
+    KeyValue joined;
+    take_in(keys, values, layer, &joined);
+    return joined;
   }
 
-  View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override;
+  View append(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
+    return take_in(keys, values, layer, nullptr);
+  }
 
   std::int64_t get_seq_length(std::int64_t layer = 0) const override { return stack_->seen(layer); }
 
@@ -173,11 +176,20 @@ class LayeredCache : public Cache {
   // Refuses a cache of other layers than this one's. Throws ValueError.
   LayeredCache& checked_like(Cache& other) const;
 
-  // Layers of this cache's kinds and settings that hold nothing.
-  std::vector<std::unique_ptr<Layer>> empty_layers() const;
+  // Layers of this cache's kinds and settings that hold nothing; `pinned`: see make_like.
+  std::vector<std::unique_ptr<Layer>> empty_layers(bool pinned = true) const;
 
-  // Goes on with layers like this cache's; buffers of a fixed size keep their addresses.
-  void take_over(std::vector<std::unique_ptr<Layer>> layers, History history, std::int64_t rows);
+  // The same; but layers that are made as keys come in may be missing in one of the two.
+  LayeredCache& checked_mark(Cache& other) const;
+
+  // Layers that hold what `held` does, a checked mark, and are to take the place of this cache's.
+  // Recording stays on.
+  std::vector<std::unique_ptr<Layer>> layers_holding(LayeredCache& held);
+
+  // Takes keys and values into one layer outside a step. Fills `joined`, unless it is null, with
+  // the view as one pair of tensors, before the layer has changed.
+  View take_in(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer,
+               KeyValue* joined);
 
   static constexpr std::int64_t kMostRepeats = 65'536;
   static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // that can be reserved
@@ -192,11 +204,11 @@ class LayeredCache : public Cache {
   void select_rows(const std::vector<std::int64_t>& rows);
 
   std::string kind_;
-  std::unique_ptr<LayerStack> stack_;  // keeps its address while the cache moves: steps hold it
+  detail::Owned<LayerStack> stack_;  // keeps its address while the cache moves: steps hold it
 };
 
-inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& values,
-                                 std::int64_t layer) {
+inline View LayeredCache::take_in(const at::Tensor& keys, const at::Tensor& values,
+                                  std::int64_t layer, KeyValue* joined) {
   LayerStack& stack = *stack_;
   stack.check_no_step();
   const std::int64_t had = stack.size();
@@ -213,6 +225,7 @@ inline View LayeredCache::append(const at::Tensor& keys, const at::Tensor& value
     stack.check_room(layer, tokens);
     stack.touch(layer);
     View view = stack.stage(layer, keys, values);
+    if (joined != nullptr) *joined = stack.port(layer).joined(view);
     target.seal();
     stack.placement().after(layer, target);
     stack.stage_unknown_tokens(layer, tokens, rows);
@@ -294,14 +307,12 @@ inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
   check_value(static_cast<std::int64_t>(rows.size()) == stack_->batch, "reorder_cache takes ",
               stack_->batch, " indices, one a row, but got ", rows.size(),
               "; batch_select_indices changes the number of rows");
-  detail::RowChange change(*stack_, rows, /*in_place=*/true);
-  change.prepare();
-  change.apply();
+  select_rows(rows);
 }
 
 inline void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
   if (rows.empty()) return;
-  detail::RowChange change(*stack_, rows, /*in_place=*/false);
+  detail::RowChange change(*stack_, rows);
   change.prepare();
   change.apply();
 }

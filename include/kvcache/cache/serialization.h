@@ -34,11 +34,12 @@ void save_cache(Cache& cache, const std::filesystem::path& path,
 
 // Makes `cache` hold what a file says; it must be of the same kind and have the same layers, or
 // none yet where it makes them as keys come in. What it held before is forgotten; recording goes on
-// as in the file. Buffers of a fixed size keep their size, or get as much as
-// activate_past_recording() before the first token would make; they keep their addresses if they
-// fit. Throws ValueError for a file that is damaged or of another kind, version, model, dtype, or
-// of other layers, or that holds more than those buffers do, naming what differs, and RuntimeError
-// while a step is open; the cache is then as it was.
+// as in the file or as before, whichever keeps more. Buffers of a fixed size keep their size, or
+// get as much as activate_past_recording() before the first token would make; they keep their
+// addresses if they fit. Throws ValueError for a file that is damaged or of another kind, version,
+// model, dtype, or of other layers, or that holds more than those buffers do or another shape than
+// early_initialization() fixed, naming what differs, and RuntimeError while a step is open; the
+// cache is then as it was.
 void load_cache(Cache& cache, const std::filesystem::path& path,
                 const CacheFileOptions& options = {});
 

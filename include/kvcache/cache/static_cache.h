@@ -48,17 +48,12 @@ class StaticCache final : public LayeredCache {
   StaticCache(const HasLayerSpecs auto& config, StaticCacheOptions options)
       : StaticCache(std::vector<LayerSpec>(config.layer_specs()), std::move(options)) {}
 
-  // Makes the buffers now instead of with the first keys, and fixes their shape: a step with
-  // another one is refused, also after a reset. Throws RuntimeError if tokens are held, ValueError
-  // for lists of another length than there are layers, and for sizes below 1; nothing has changed
-  // then.
+  // Makes the buffers now instead of with the first keys, and fixes their shape for good: steps,
+  // row operations, files and marks of another one are refused, also after a reset. Copies (clone,
+  // fork, batch_split, concatenate) take other shapes after a reset. Throws RuntimeError if tokens
+  // are held, ValueError for lists of another length than there are layers, and for sizes below 1;
+  // nothing has changed then.
   void early_initialization(const EarlyInitialization& shapes);
-
-  // In place with as many rows as before; else in new buffers.
-  void batch_select_indices(const at::Tensor& rows) override {
-    const bool as_many = rows.defined() && batch_size() > 0 && rows.numel() == batch_size();
-    as_many ? reorder_cache(rows) : LayeredCache::batch_select_indices(rows);
-  }
 
  private:
   explicit StaticCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}

@@ -69,48 +69,60 @@ inline LayeredCache& LayeredCache::checked_like(Cache& other) const {
   return *like;
 }
 
-inline std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers() const {
+inline std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers(bool pinned) const {
   std::vector<std::unique_ptr<Layer>> layers;
-  for (std::int64_t i = 0; i < stack_->size(); ++i) layers.push_back(stack_->make_like(i));
+  for (std::int64_t i = 0; i < stack_->size(); ++i) layers.push_back(stack_->make_like(i, pinned));
   return layers;
 }
 
-inline void LayeredCache::take_over(std::vector<std::unique_ptr<Layer>> layers, History history,
-                                    std::int64_t rows) {
-  for (std::int64_t i = 0; i < stack_->size(); ++i) {
-    detail::KeepAddresses::of((*stack_)[i], *layers[static_cast<std::size_t>(i)]);
+inline LayeredCache& LayeredCache::checked_mark(Cache& other) const {
+  auto* mark = dynamic_cast<LayeredCache*>(&other);
+  const bool all_made = mark == nullptr || (mark->layer_count() > 0 && layer_count() > 0);
+  return all_made || other.kind() != kind_ ? checked_like(other) : *mark;
+}
+
+inline std::vector<std::unique_ptr<Layer>> LayeredCache::layers_holding(LayeredCache& held) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (std::int64_t i = 0; i < held.layer_count(); ++i) {
+    held.stack_->touch_for_visit(i);
+    Layer& marked = (*held.stack_)[i];
+    if (!stack_->has(i)) {
+      layers.push_back(marked.fork());
+      continue;
+    }
+    stack_->touch_for_visit(i);
+    if (!stack_->layout(i)) {
+      layers.push_back(marked.fork());
+    } else {
+      layers.push_back(stack_->make_like(i));  // its own slots, whatever those of the mark
+      LayerStack::naming(i, [&] {
+        const detail::LayerState state = detail::read_state(marked, held.batch_size());
+        detail::write_state(*layers.back(), state,
+                            {.memory = *stack_->memory(),
+                             .device = detail::device_of(state).value_or(at::kCPU),
+                             .batch = held.batch_size()});
+      });
+    }
+    detail::KeepRecording::of((*stack_)[i], *layers.back());
   }
-  stack_->take(std::move(layers), std::move(history), rows);
+  return layers;
 }
 
 inline void LayeredCache::restore(const Snapshot& mark) {
   stack_->check_no_step();
-  LayeredCache& held = checked_like(mark.state());
+  LayeredCache& held = checked_mark(mark.state());
   held.stack_->check_whole();
-  std::vector<std::unique_ptr<Layer>> layers;
-  for (std::int64_t i = 0; i < stack_->size(); ++i) {
-    stack_->touch_for_visit(i);
-    held.stack_->touch_for_visit(i);
-    Layer& marked = (*held.stack_)[i];
-    if (!stack_->layout(i)) {
-      layers.push_back(marked.fork());
-      continue;
-    }
-    layers.push_back(stack_->make_like(i));  // its own slots, whatever those of the mark
-    LayerStack::naming(i, [&] {
-      const detail::LayerState state = detail::read_state(marked, held.batch_size());
-      detail::write_state(*layers.back(), state,
-                          {.memory = *stack_->memory(),
-                           .device = detail::device_of(state).value_or(at::kCPU),
-                           .batch = held.batch_size()});
-    });
-  }
-  take_over(std::move(layers), held.stack_->history, held.stack_->batch);
+  std::vector<std::unique_ptr<Layer>> layers = layers_holding(held);
+  stack_->take(std::move(layers), held.history(), held.batch_size());
 }
 
 inline std::unique_ptr<Cache> LayeredCache::concatenate(const std::vector<Cache*>& others) {
   std::vector<LayeredCache*> caches{this};
-  for (Cache* other : others) caches.push_back(&checked_like(*other));
+  for (Cache* other : others) {
+    check_value(other != nullptr, "cache ", caches.size(), " of ", others.size() + 1,
+                " to join is null");
+    caches.push_back(&checked_like(*other));
+  }
   std::vector<History> histories;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     caches[i]->stack_->check_whole();
@@ -120,7 +132,7 @@ inline std::unique_ptr<Cache> LayeredCache::concatenate(const std::vector<Cache*
   }
   std::int64_t batch = 0;
   for (const LayeredCache* cache : caches) batch += cache->batch_size();
-  std::vector<std::unique_ptr<Layer>> layers = empty_layers();
+  std::vector<std::unique_ptr<Layer>> layers = empty_layers(/*pinned=*/false);
   for (std::int64_t i = 0; i < layer_count(); ++i) {
     std::vector<detail::CacheRows> rows;
     for (LayeredCache* cache : caches) {
@@ -149,6 +161,7 @@ inline void LayeredCache::expand(std::int64_t rows) {
   check_state(stack_->batch <= 1, "expand(", rows, ") takes a cache of one row, but this one has ",
               stack_->batch, "; use batch_repeat_interleave, or select a row first");
   if (stack_->batch == 0 || rows == 1) return;
+  stack_->check_can_have(rows);
   const std::vector<std::int64_t> same(static_cast<std::size_t>(rows), 0);
   std::vector<std::unique_ptr<Layer>> layers;
   for (std::int64_t i = 0; i < stack_->size(); ++i) {

@@ -38,7 +38,7 @@ class KeyValuePort {
   // hands over what is not filled yet.
   virtual std::int64_t columns(const Visible& visible) const { return visible.length; }
 
-  // The view of the step that was published last as one pair of tensors; columns that are not
+  // The view of a step that is staged as one pair of tensors; columns that are not
   // filled yet come last, and are zero. May alias what is held.
   virtual KeyValue joined(const View& view) { return dense(view); }
 
@@ -51,6 +51,12 @@ class KeyValuePort {
   // go on with it.
   virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
   virtual void take_layout(const FixedLayout&) noexcept {}
+
+  // The buffers of a fixed size that were made, undefined where there are none; and the call of
+  // another layer like it that goes on in them, where they have the shape of its own or it has
+  // none. What it holds moves there when it is next touched.
+  virtual KeyValue buffers() const { return {}; }
+  virtual void move_into(KeyValue) noexcept {}
 };
 
 // One state among those of its kind in a layer.

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kvcache/core/visible.h"
@@ -37,12 +38,6 @@ struct KeyValue {
   at::Tensor values;  // [batch, kv_heads, tokens, value_dim]
 };
 
-// Buffers of a fixed size, beyond what a layer's constructor was told.
-struct FixedLayout {
-  std::int64_t slots = 0;  // tokens that have room
-  bool pinned = false;     // their shape was fixed ahead of the first keys
-};
-
 // What a layer's keys and values have in common over all tokens.
 struct KeyValueShape {
   std::int64_t batch = 0;
@@ -53,6 +48,12 @@ struct KeyValueShape {
   at::Device device = at::kCPU;
 
   friend bool operator==(const KeyValueShape&, const KeyValueShape&) = default;
+};
+
+// Buffers of a fixed size, beyond what a layer's constructor was told.
+struct FixedLayout {
+  std::int64_t slots = 0;                    // tokens that have room
+  std::optional<KeyValueShape> pinned = {};  // for good, if the shape was fixed ahead of the keys
 };
 
 // The view as one pair of tensors. Copies only if there are several segments.

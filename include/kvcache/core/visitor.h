@@ -41,7 +41,7 @@ class Visitor {
   // tensors whose live slots, from those integers, then hold what is promised.
   virtual void tensor(const TensorInfo& info, at::Tensor& tensor) = 0;
 
-  // Called for every integer of state, before the tensors that depend on it.
+  // Called for every integer, before tensors that depend on it; a recording bound may be raised.
   virtual void count(std::string_view name, std::int64_t& value) = 0;
 };
 

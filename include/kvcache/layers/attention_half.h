@@ -76,6 +76,8 @@ class AttentionHalf final : public KeyValuePort {
 
   std::optional<FixedLayout> layout() const override { return storage_->layout(); }
   void take_layout(const FixedLayout& layout) noexcept override { storage_->take_layout(layout); }
+  KeyValue buffers() const override { return storage_->buffers(); }
+  void move_into(KeyValue buffers) noexcept override { storage_->move_into(std::move(buffers)); }
 
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.

@@ -31,13 +31,15 @@ class LayerRegistry {
   using Factory =
       std::function<std::unique_ptr<Layer>(const LayerSpec&, const std::shared_ptr<Memory>&)>;
 
-  // Adds a layer type, or replaces the one of that name.
+  // Adds a layer type, or replaces the one of that name. Throws ValueError for an empty function.
   LayerRegistry& add(std::string_view type, Factory factory) {
+    check_value(factory != nullptr, "the factory of layer type '", type, "' is an empty function");
     factories_.insert_or_assign(std::string(type), std::move(factory));
     return *this;
   }
 
-  // Throws ValueError, listing the known types, if spec.type is not among them.
+  // Throws ValueError, listing the known types, if spec.type is not among them, and for a factory
+  // that makes nothing.
   std::unique_ptr<Layer> make(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) const {
     const auto found = factories_.find(spec.type);
     if (found == factories_.end()) {
@@ -45,7 +47,9 @@ class LayerRegistry {
       for (const auto& [type, factory] : factories_) known += (known.empty() ? "" : ", ") + type;
       throw ValueError(c10::str("unknown layer type '", spec.type, "'; this cache knows: ", known));
     }
-    return found->second(spec, memory);
+    std::unique_ptr<Layer> layer = found->second(spec, memory);
+    check_value(layer != nullptr, "the factory of layer type '", spec.type, "' returned null");
+    return layer;
   }
 
  private:

@@ -9,10 +9,17 @@
 
 namespace kvcache::detail {
 
+// Refuses sparse tensors and others that are no plain arrays. Throws ValueError.
+inline void check_dense(const at::Tensor& tensor, const char* name) {
+  check_value(tensor.layout() == at::kStrided, name, " have the layout ", tensor.layout(),
+              ", but a cache takes dense tensors; call to_dense() first");
+}
+
 // Refuses tensors that are not a step's keys and values. Throws ValueError.
 inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
   for (const at::Tensor* t : {&keys, &values}) {
     const char* name = t == &keys ? "keys" : "values";
+    if (t->defined()) check_dense(*t, name);
     check_value(t->defined() && t->dim() == 4, name,
                 " must be [batch, kv_heads, tokens, head_dim], ",
                 t->defined() ? c10::str("but their shape is ", t->sizes()) : "but are undefined");
@@ -29,6 +36,8 @@ inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
               "a step must append at least one token of one "
               "row, head and channel, but keys are ",
               keys.sizes(), " and values ", values.sizes());
+  check_value(keys.scalar_type() == values.scalar_type(), "keys are ", keys.dtype(), " and values ",
+              values.dtype(), "; they must be of one dtype");
   check_value(keys.device() == values.device(), "keys are on ", keys.device(), " and values on ",
               values.device(), "; they must be on one device");
 }

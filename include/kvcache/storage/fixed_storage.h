@@ -68,14 +68,26 @@ class FixedStorage final : public Storage {
 
   void take_buffers(KeyValue buffers) noexcept override {
     if (buffers.keys.defined()) buffer_ = std::move(buffers);
-    pinned_ = shape_fixed_ = true;
+    pinned_ = shape_of(buffer_);
+    shape_fixed_ = true;
   }
 
   std::optional<FixedLayout> layout() const override { return FixedLayout{slots_, pinned_}; }
 
   void take_layout(const FixedLayout& layout) noexcept override {
     slots_ = layout.slots;
-    pinned_ = shape_fixed_ = layout.pinned;
+    pinned_ = layout.pinned;
+    shape_fixed_ = pinned_.has_value();
+  }
+
+  KeyValue buffers() const override { return buffer_; }
+
+  void move_into(KeyValue buffers) noexcept override {
+    const bool has_own = buffer_.keys.defined();
+    if (!buffers.keys.defined() || buffers.keys.size(2) != slots_) return;
+    if (has_own && !(shape_of(buffers) == shape_of(buffer_))) return;
+    if (has_own) moved_from_ = std::move(buffer_);
+    buffer_ = std::move(buffers);
   }
 
   View stage(const StageInput& input) override {
@@ -126,6 +138,10 @@ class FixedStorage final : public Storage {
   }
 
   void settle() override {
+    if (moved_from_) {
+      copy_held(*moved_from_, buffer_);
+      moved_from_.reset();
+    }
     if (!owed_) return;
     write(owed_->states, owed_->first);
     owed_.reset();
@@ -141,13 +157,15 @@ class FixedStorage final : public Storage {
   // The buffers stay; those that early_initialization() made refuse other shapes also afterwards.
   void reset() noexcept override {
     discard();
+    moved_from_.reset();
     owed_.reset();
     held_ = {};
-    shape_fixed_ = pinned_;
+    shape_fixed_ = pinned_.has_value();
   }
 
   // The number of slots is a setting, not state: a visitor fills the slots that there are. Throws
-  // ValueError for more tokens than those.
+  // ValueError for more tokens than those, and for tensors of another shape than was fixed for
+  // good.
   void visit(Visitor& visitor) override {
     settle();
     visitor.count("held_first", held_.first);
@@ -157,7 +175,7 @@ class FixedStorage final : public Storage {
                 " slots; make the cache with a larger record_slack or max_cache_len");
     std::int64_t shape_fixed = shape_fixed_ ? 1 : 0;
     visitor.count("shape_fixed", shape_fixed);
-    shape_fixed_ = shape_fixed != 0 || pinned_;
+    shape_fixed_ = shape_fixed != 0 || pinned_.has_value();
     const std::int64_t slot = held_.first % slots_;
     TensorInfo info{.name = "keys",
                     .batch_dim = 0,
@@ -167,21 +185,19 @@ class FixedStorage final : public Storage {
     visitor.tensor(info, buffer_.keys);
     info.name = "values";
     visitor.tensor(info, buffer_.values);
+    if (buffer_.keys.defined() && buffer_.values.defined()) check_pinned(buffer_);
   }
 
+  // A copy has buffers of its own, whose shape nobody asked for: other ones fit after a reset.
   std::unique_ptr<Storage> clone() const override {
     auto copy = std::make_unique<FixedStorage>(options_, memory_);
     copy->slots_ = slots_;
     copy->held_ = held_;
     copy->owed_ = owed_;  // never written to
-    copy->pinned_ = pinned_;
     copy->shape_fixed_ = shape_fixed_;
     if (!buffer_.keys.defined()) return copy;
     copy->buffer_ = copy->allocate(shape_of(buffer_));
-    for (const Range& part : slots_of(held_)) {
-      slots(copy->buffer_.keys, part).copy_(slots(buffer_.keys, part));
-      slots(copy->buffer_.values, part).copy_(slots(buffer_.values, part));
-    }
+    copy_held(content(), copy->buffer_);
     return copy;
   }
 
@@ -210,6 +226,27 @@ class FixedStorage final : public Storage {
     return buffer.narrow(2, part.first, part.length());
   }
 
+  // Where what is held lies until the storage is settled: buffers of the same shape.
+  const KeyValue& content() const { return moved_from_ ? *moved_from_ : buffer_; }
+
+  void copy_held(const KeyValue& from, const KeyValue& to) const {
+    for (const Range& part : slots_of(held_)) {
+      slots(to.keys, part).copy_(slots(from.keys, part));
+      slots(to.values, part).copy_(slots(from.values, part));
+    }
+  }
+
+  // Refuses another shape than the one that was fixed for good. Throws ValueError.
+  void check_pinned(const KeyValue& given) const {
+    if (!pinned_ || shape_of(given) == *pinned_) return;
+    check_value(false, "keys and values are ", given.keys.dtype(), " ", given.keys.sizes(), " and ",
+                given.values.sizes(), " on ", given.keys.device(),
+                ", but early_initialization() fixed the layer's buffers to batch ", pinned_->batch,
+                ", ", pinned_->kv_heads, " heads of sizes ", pinned_->key_dim, " and ",
+                pinned_->value_dim, ", ", pinned_->dtype, " on ", pinned_->device,
+                "; make another cache for them");
+  }
+
   // Where positions lie, at most as many as there are slots: in one piece or two, oldest first.
   c10::SmallVector<Range, 2> slots_of(Range positions) const {
     c10::SmallVector<Range, 2> parts;
@@ -234,6 +271,7 @@ class FixedStorage final : public Storage {
   }
 
   void check(const StageInput& input) const {
+    check_pinned({input.keys, input.values});
     if (shape_fixed_ && buffer_.keys.defined()) {
       detail::check_continues(buffer_.keys, input.keys, "keys");
       detail::check_continues(buffer_.values, input.values, "values");
@@ -310,7 +348,7 @@ class FixedStorage final : public Storage {
         owed_ ? std::clamp(owed_->first, positions.first, positions.end) : positions.end;
     std::int64_t first = positions.first;
     for (const Range& part : slots_of({positions.first, owed_from})) {
-      view.segments.push_back({slots(buffer_.keys, part), slots(buffer_.values, part), first});
+      view.segments.push_back({slots(content().keys, part), slots(content().values, part), first});
       first += part.length();
     }
     if (first == positions.end) return;
@@ -322,10 +360,11 @@ class FixedStorage final : public Storage {
   FixedStorageOptions options_;
   std::int64_t slots_;
   std::shared_ptr<Memory> memory_;
-  KeyValue buffer_;           // [batch, kv_heads, slots, head_dim] each, undefined at first
-  Range held_;                // positions promised
-  bool pinned_ = false;       // the shape is fixed for life
-  bool shape_fixed_ = false;  // ... until a reset
+  KeyValue buffer_;  // [batch, kv_heads, slots, head_dim] each, undefined at first
+  Range held_;       // positions promised
+  std::optional<KeyValue> moved_from_;   // buffers whose content goes to buffer_ when settled
+  std::optional<KeyValueShape> pinned_;  // the shape is fixed for life
+  bool shape_fixed_ = false;             // ... until a reset
   std::optional<Staged> staged_;
   std::optional<Owed> owed_;  // published tokens that have yet to reach their slots
 };

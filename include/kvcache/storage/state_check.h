@@ -9,12 +9,14 @@
 
 #include "kvcache/core/errors.h"
 #include "kvcache/core/layer_spec.h"
+#include "kvcache/storage/check.h"
 
 namespace kvcache::detail {
 
 // Refuses a tensor that no state can be made of. Throws ValueError.
 inline void check_state_tensor(const at::Tensor& given, std::int64_t least_dims, const char* name) {
   check_value(given.defined(), name, " are undefined");
+  check_dense(given, name);
   check_value(given.dim() >= least_dims && given.numel() > 0, name, " of shape ", given.sizes(),
               " have no token, row or channel; they need ", least_dims, " dimensions or more");
   check_value(given.is_floating_point(), name, " must be floating point, but are ", given.dtype());

@@ -71,9 +71,11 @@ class Storage {
   // Goes on with what make_buffers made. Other shapes of keys are refused from then on.
   virtual void take_buffers(KeyValue) noexcept {}
 
-  // See KeyValuePort::layout.
+  // See KeyValuePort.
   virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
   virtual void take_layout(const FixedLayout&) noexcept {}
+  virtual KeyValue buffers() const { return {}; }
+  virtual void move_into(KeyValue) noexcept {}
 
   // Takes the step's keys and values in and returns what its queries read; the view may alias the
   // given tensors, what is kept does not. Throws ValueError if shape, dtype or device do not fit
@@ -84,8 +86,8 @@ class Storage {
   // columns to lie within held().
   virtual View read(const Visible& visible) const = 0;
 
-  // The view of the step that was published last as one pair of tensors, of at least
-  // least_columns() tokens: what is too many comes last, and is zero. May alias what is held.
+  // The view of a step that is staged as one pair of tensors, of at least least_columns() tokens:
+  // what is too many comes last, and is zero. May alias what is held.
   virtual KeyValue joined(const View& view) { return dense(view); }
 
   // After the last reader of the step's view: copies what must outlive it, and may throw and
