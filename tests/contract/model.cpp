@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace kvcache::testing {
 
@@ -247,6 +248,35 @@ void CacheModel::select(const std::vector<std::int64_t>& indices) {
 void CacheModel::expand(std::int64_t count) {
   if (count > 1) shared_end_ = seen();
   if (!rows.empty()) rows.resize(std::size_t(count), TokenRows::value_type(rows[0]));
+}
+
+// Rows that shared a prefix each have it then, a text of which some ids are unknown has none, and
+// encoder rows are shared by as many rows as they are in every part.
+void CacheModel::split_and_join(std::int64_t part) {
+  shared_end_ = 0;
+  if (!ids_known()) {
+    for (auto& row : rows) {
+      for (Token& token : row) token.id.reset();
+    }
+  }
+  if (!encoder.held()) return;
+  std::vector<std::vector<std::int64_t>> chosen;
+  std::vector<std::int64_t> shares;
+  std::int64_t common = 0;
+  for (std::int64_t first = 0; first < batch(); first += part) {
+    std::vector<std::int64_t> indices(std::size_t(std::min(part, batch() - first)));
+    std::iota(indices.begin(), indices.end(), first);
+    chosen.push_back(encoder.chosen(indices, batch()));
+    shares.push_back(std::int64_t(indices.size() / chosen.back().size()));
+    common = std::gcd(common, shares.back());
+  }
+  TokenRows joined;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    for (const std::int64_t row : chosen[i]) {
+      joined.insert(joined.end(), std::size_t(shares[i] / common), encoder.rows[std::size_t(row)]);
+    }
+  }
+  encoder.rows = std::move(joined);
 }
 
 bool CacheModel::ids_known() const { return all_ids_known(rows); }

@@ -116,6 +116,8 @@ class CacheModel {
   void reset();
   void select(const std::vector<std::int64_t>& indices);
   void expand(std::int64_t rows);
+  // Caches of `part` rows each, the last of what is left, become one again.
+  void split_and_join(std::int64_t part);
 
   // Tokens that a layer holds once for all rows.
   std::int64_t shared_tokens(std::int64_t layer) const {

@@ -44,17 +44,49 @@ void change_to_a_fork(Subject& subject) {
   subject.random = other.random;
 }
 
+// Forks, marks and parts of rows with tokens between, all of which live on until the end.
+void share_again_and_again(Subject& subject) {
+  std::vector<std::unique_ptr<Cache>> others;
+  std::vector<Snapshot> marks;
+  for (std::int64_t left = 1 + subject.random.below(3); left > 0; --left) {
+    const std::int64_t way = subject.random.below(3);
+    if (way == 0) others.push_back(subject.cache->fork());
+    if (way == 1) marks.push_back(subject.cache->snapshot());
+    if (way == 2) {
+      for (auto& part : subject.cache->batch_split(1)) others.push_back(std::move(part));
+    }
+    take_step(subject, subject.random_plan());
+  }
+}
+
+// Goes on and then back to a mark.
+void go_back_to_a_mark(Subject& subject) {
+  const Snapshot mark = subject.cache->snapshot();
+  const CacheModel marked = subject.model;
+  const Digest before = subject.digest();
+  for (std::int64_t left = subject.random.below(3); left > 0; --left) {
+    take_step(subject, subject.random_plan());
+    crop(subject, subject.random.below(4));
+  }
+  if (subject.random.one_in(4)) reset(subject);
+  subject.cache->restore(mark);
+  subject.model = marked;
+  if (marked.batch() > 0) {  // else layers and buffers may have been made since
+    EXPECT_EQ(difference(before, subject.digest()), "");
+  }
+}
+
 std::string operate(Subject& subject) {
   Random& random = subject.random;
   const std::int64_t batch = subject.model.batch();
-  switch (random.below(20)) {
+  switch (random.below(24)) {
     case 0:
     case 1:
       take_round(subject, subject.random_plan());
       return "round of updates";
     case 2:
     case 3:
-      crop(subject, random.below(7));
+      crop(subject, random.one_in(3) ? subject.model.seen() : random.below(7));
       return "crop";
     case 4:
       reset(subject);
@@ -91,6 +123,18 @@ std::string operate(Subject& subject) {
     case 14:
       if (batch <= 1) expand(subject, 1 + random.below(3));
       return "expand";
+    case 15:
+    case 16:
+      share_again_and_again(subject);
+      return "forks";
+    case 17:
+      go_back_to_a_mark(subject);
+      return "mark";
+    case 18:
+      if (batch > 0 && (subject.model.encoder.held() || !subject.encoder_layers())) {
+        split_and_join(subject, 1 + random.below(batch));
+      }
+      return "split";
     default:
       take_step(subject, subject.random_plan());
       return "step";

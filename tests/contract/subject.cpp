@@ -254,6 +254,15 @@ void repeat(Subject& subject, std::int64_t repeats) {
   subject.model.select(rows);
 }
 
+void split_and_join(Subject& subject, std::int64_t rows) {
+  std::vector<std::unique_ptr<Cache>> parts = subject.cache->batch_split(rows);
+  ASSERT_EQ(std::int64_t(parts.size()), (subject.model.batch() + rows - 1) / rows);
+  std::vector<Cache*> others;
+  for (std::size_t i = 1; i < parts.size(); ++i) others.push_back(parts[i].get());
+  subject.cache = parts[0]->concatenate(others);
+  subject.model.split_and_join(rows);
+}
+
 void reserve(Subject& subject, std::int64_t tokens) {
   leaving_encoder(subject, [&] { subject.cache->reserve(tokens); });
 }

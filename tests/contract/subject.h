@@ -74,6 +74,8 @@ void select(Subject& subject, const std::vector<std::int64_t>& rows);
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
 void repeat(Subject& subject, std::int64_t repeats);
 void expand(Subject& subject, std::int64_t rows);
+// Goes on with a cache of the parts that this one's rows were split into.
+void split_and_join(Subject& subject, std::int64_t rows);
 void reserve(Subject& subject, std::int64_t tokens);
 void record(Subject& subject, std::optional<std::int64_t> max_tokens);
 void reset(Subject& subject);
