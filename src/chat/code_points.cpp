@@ -67,7 +67,7 @@ bool is_alpha(CodePoint code) {
 
 bool is_decimal(CodePoint code) { return category(code) == UTF8PROC_CATEGORY_ND; }
 
-bool is_alphanumeric(CodePoint code) { return is_alpha(code) || is_numeric(code); }
+bool is_alphanumeric(CodePoint code) { return is_alpha(code) || is_number(code); }
 
 bool all_of(std::string_view text, bool (*passes)(CodePoint)) {
   if (text.empty()) return false;

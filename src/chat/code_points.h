@@ -61,6 +61,8 @@ bool is_title(std::string_view text);
 bool all_of(std::string_view text, bool (*passes)(CodePoint));
 bool is_alpha(CodePoint code);
 bool is_decimal(CodePoint code);
+bool is_digit(CodePoint code);
+bool is_number(CodePoint code);
 bool is_alphanumeric(CodePoint code);
 
 }  // namespace kvcache::detail::jinja

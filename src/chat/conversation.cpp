@@ -101,8 +101,8 @@ Value make_conversation(std::span<const ChatMessage> messages) {
 }
 
 Value make_conversation(std::string_view json) {
-  const Value messages = jinja::parse_json_value(json, "the messages");
-  check_value(messages.as_list(), "the messages must be a JSON array of objects");
+  const Value messages = jinja::parse_json_value(json, "the list of messages");
+  check_value(messages.as_list(), "the list of messages must be a JSON array of objects");
   return prepared_list(messages.as_list()->items);
 }
 

@@ -31,7 +31,7 @@ std::string with_plain_newlines(std::string_view source) {
   return text;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_figure(char c) { return c >= '0' && c <= '9'; }
 
 class Lexer {
  public:
@@ -216,7 +216,7 @@ void Lexer::read_token() {
   std::size_t end = at_;
   const CodePoint code = next_code_point(source_, end);
   if (is_space(code)) return skip_space();
-  if (is_digit(first)) return read_number();
+  if (is_figure(first)) return read_number();
   if (first == '\'' || first == '"') {
     const auto literal = read_string_literal(std::string_view(source_).substr(at_), line_);
     add(TokenKind::kString, literal.value);
@@ -233,9 +233,9 @@ void Lexer::read_token() {
 // The length of (\d+_)*\d+ from there on.
 std::size_t Lexer::digits_length(std::size_t from) const {
   std::size_t end = from;
-  while (end < source_.size() && (is_digit(source_[end]) ||
+  while (end < source_.size() && (is_figure(source_[end]) ||
                                   (source_[end] == '_' && end > from && end + 1 < source_.size() &&
-                                   is_digit(source_[end + 1]) && is_digit(source_[end - 1])))) {
+                                   is_figure(source_[end + 1]) && is_figure(source_[end - 1])))) {
     ++end;
   }
   return end - from;
@@ -270,11 +270,11 @@ void Lexer::read_number() {
     const char kind = static_cast<char>(source_[at_ + 1] | 0x20);
     const int base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
     std::size_t end = at_ + 2;
-    const auto is_figure = [&](char c) {
-      const int value = is_digit(c) ? c - '0' : (c | 0x20) >= 'a' ? (c | 0x20) - 'a' + 10 : 99;
+    const auto in_base = [&](char c) {
+      const int value = is_figure(c) ? c - '0' : (c | 0x20) >= 'a' ? (c | 0x20) - 'a' + 10 : 99;
       return c == '_' || value < base;
     };
-    while (base != 10 && end < source_.size() && is_figure(source_[end])) ++end;
+    while (base != 10 && end < source_.size() && in_base(source_[end])) ++end;
     if (end > at_ + 2) return read_integer(end - at_, base);
   }
   std::size_t length = digits_length(at_);
