@@ -58,11 +58,20 @@ MaybeTokenizer load_tokenizer(const Arguments& arguments) {
     return status.type() == std::filesystem::file_type::not_found;
   };
   if (missing("tokenizer.json") && missing("tokenizer.model") && missing("spiece.model")) {
-    check_value(arguments.prompts.empty(), "--prompt needs a tokenizer, but ",
-                arguments.model.string(), " has no tokenizer.json; pass --input-ids instead");
+    check_value(arguments.input_ids.has_value(), arguments.messages ? "--messages" : "--prompt",
+                " needs a tokenizer, but ", arguments.model.string(),
+                " has no tokenizer.json; pass --input-ids instead");
     return std::nullopt;
   }
   return kvcache::Tokenizer::from_folder(arguments.model);
+}
+
+TokenBatch read_input(const Arguments& arguments, const Report& report) {
+  if (arguments.input_ids) return read_token_file(*arguments.input_ids);
+  if (arguments.messages) {
+    return tokenize_messages(*arguments.messages, arguments.model, *report.tokenizer);
+  }
+  return tokenize(arguments.prompts, *report.tokenizer, report.config);
 }
 
 std::unique_ptr<kvcache::LanguageModel> load(const Arguments& arguments, double& seconds) {
@@ -93,9 +102,7 @@ void run(const Arguments& arguments) {
   Report report{.config = merged_config(arguments, given)};
   const auto held = check_cache_files(arguments, given, report.config);
   report.tokenizer = load_tokenizer(arguments);
-  const TokenBatch batch = arguments.input_ids
-                               ? read_token_file(*arguments.input_ids)
-                               : tokenize(arguments.prompts, *report.tokenizer, report.config);
+  const TokenBatch batch = read_input(arguments, report);
   const auto model = load(arguments, report.load_s);
   report.prompt_tokens = model->is_encoder_decoder() ? 1 : batch.ids.size(1);  // its start token
   const std::int64_t rows = batch.ids.size(0) * report.config.num_return_sequences.value_or(1);

@@ -111,18 +111,6 @@ void add_file(CLI::App& app, const std::string& name, std::optional<std::filesys
       ->type_name("FILE.json");
 }
 
-// An option that is only known so far.
-void add_later(CLI::App& app, const std::string& name, const std::string& description,
-               const std::string& reason) {
-  app.add_option_function<std::string>(
-         name,
-         [name, reason](const std::string&) {
-           throw ValueError(name + " is not supported yet: " + reason);
-         },
-         description + " (not supported yet)")
-      ->type_name("FILE");
-}
-
 void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
   GenerationConfig& config = arguments.overrides;
   add_file(app, "--generation-config", arguments.generation_config,
@@ -153,8 +141,8 @@ void add_options(CLI::App& app, Arguments& arguments, RawArguments& raw) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("TEXT");
-  add_later(app, "--messages", "chat messages, as JSON",
-            "chat templates come later; pass the text by --prompt");
+  add_file(app, "--messages", arguments.messages,
+           R"([{"role": ..., "content": ...}, ...], put through the chat template)");
   add_file(app, "--input-ids", arguments.input_ids,
            R"({"input_ids": [[...]], "attention_mask": [[...]]})");
   add_generation_options(app, arguments, raw);
@@ -211,8 +199,10 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
 
 void check(Arguments& arguments, const RawArguments& raw) {
   check_model(arguments.model);
-  check_value(arguments.prompts.empty() != !arguments.input_ids,
-              "give either --prompt or --input-ids to say what to go on from");
+  const int inputs = (arguments.prompts.empty() ? 0 : 1) + (arguments.messages ? 1 : 0) +
+                     (arguments.input_ids ? 1 : 0);
+  check_value(inputs == 1,
+              "give one of --prompt, --messages and --input-ids to say what to go on from");
   arguments.device = parse_device(raw.device);
   arguments.dtype = parse_dtype(raw.dtype);
   const int threads = arguments.threads.value_or(1);

@@ -16,7 +16,9 @@ namespace generate_program {
 
 struct Arguments {
   std::filesystem::path model;
-  std::vector<std::string> prompts;  // these or input_ids
+  // One of these three.
+  std::vector<std::string> prompts;
+  std::optional<std::filesystem::path> messages;
   std::optional<std::filesystem::path> input_ids;
   std::optional<std::filesystem::path> generation_config;
   kvcache::GenerationConfig overrides;  // fields given as options

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kvcache/chat/chat_template.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/io/read_text_file.h"
 
@@ -92,6 +93,23 @@ TokenBatch tokenize(const std::vector<std::string>& texts, const kvcache::Tokeni
     batch.mask->select(0, row).narrow(0, columns - tokens, tokens).fill_(1);
   }
   return batch;
+}
+
+TokenBatch tokenize_messages(const std::filesystem::path& messages,
+                             const std::filesystem::path& model,
+                             const kvcache::Tokenizer& tokenizer) {
+  const std::string json_text = kvcache::read_text_file(messages);
+  const auto chat_template = kvcache::ChatTemplate::from_folder(model);
+  std::string text;
+  try {
+    text = chat_template.render_json(json_text, {.add_generation_prompt = true});
+  } catch (const ValueError& error) {
+    throw ValueError(fmt::format("{}: {}", messages.string(), error.what()));
+  }
+  // The template has written the special tokens.
+  const auto ids = tokenizer.encode(text, {.add_special_tokens = false});
+  check_value(!ids.empty(), messages.string(), ": the chat template makes no text of the messages");
+  return {.ids = at::tensor(ids, at::kLong).unsqueeze(0), .mask = {}};
 }
 
 TokenBatch read_token_file(const std::filesystem::path& path) {

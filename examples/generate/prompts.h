@@ -23,6 +23,13 @@ struct TokenBatch {
 TokenBatch tokenize(const std::vector<std::string>& texts, const kvcache::Tokenizer& tokenizer,
                     const kvcache::GenerationConfig& config);
 
+// Reads [{"role": ..., "content": ...}, ...], puts it through the chat template of the checkpoint
+// in the folder `model`, with what begins the assistant's turn, and tokenizes that. Throws
+// kvcache::ValueError naming what is wrong.
+TokenBatch tokenize_messages(const std::filesystem::path& messages,
+                             const std::filesystem::path& model,
+                             const kvcache::Tokenizer& tokenizer);
+
 // Reads {"input_ids": [[...], ...], "attention_mask": [[...], ...]}, the mask optional. Throws
 // kvcache::ValueError naming what is wrong.
 TokenBatch read_token_file(const std::filesystem::path& path);

@@ -164,6 +164,33 @@ TEST_F(GenerateProgram, StreamsTextAndSumsUp) {
   EXPECT_EQ(made.at("text")[0].get<std::string>() + "\n", streamed.out);
 }
 
+TEST_F(GenerateProgram, MessagesGoThroughTheChatTemplate) {
+  const std::string model = model_with_tokenizer();
+  const auto made = [&](const Arguments& input) {
+    Arguments arguments{"--model", model, "--max-new-tokens", "3", "--json"};
+    arguments.insert(arguments.end(), input.begin(), input.end());
+    return run(arguments);
+  };
+  const std::string messages = write(
+      "m.json", R"([{"role": "system", "content": " Be "}, {"role": "user", "content": "hi"}])");
+  expect_refused(made({"--messages", messages}), "has no chat template");
+
+  write("model/chat_template.jinja",
+        "{%- for m in messages %}\n{{ m.role[0] }}.{{ m.content | trim }}.\n{%- endfor %}\n"
+        "{{ 'a.' if add_generation_prompt }}\n");
+  const ProgramResult chat = made({"--messages", messages});
+  ASSERT_EQ(chat.code, 0) << chat.error;
+  EXPECT_EQ(json::parse(chat.out).at("sequences"),
+            json::parse(made({"--prompt", "s.Be.u.hi.a."}).out).at("sequences"));
+
+  expect_refused(made({"--messages", (folder_ / "none.json").string()}), "none.json");
+  expect_refused(made({"--messages", write("m.json", "{")}),
+                 "m.json: the list of messages is not valid JSON");
+  expect_refused(made({"--messages", write("m.json", "[]")}), "m.json: a chat template cannot");
+  write("model/chat_template.jinja", "\n{{ raise_exception('roles must alternate') }}");
+  expect_refused(made({"--messages", messages}), "m.json: chat template, line 2: roles must");
+}
+
 TEST_F(GenerateProgram, SeveralPromptsMakeABatch) {
   const std::string model = model_with_tokenizer();
   const std::string no_end = write("c.json", R"({"eos_token_id": -1})");
@@ -209,7 +236,9 @@ TEST_F(GenerateProgram, WrongUsageIsRefused) {
   expect_refused(run({}), "--model");
   expect_refused(run({"--model", kLlama}), "--prompt");
   expect_refused(run({"--model", (folder_ / "nowhere").string(), "--prompt", "x"}), "not a folder");
-  expect_refused(run_ids({"--prompt", "x"}), "either --prompt or --input-ids");
+  expect_refused(run_ids({"--prompt", "x"}), "give one of --prompt, --messages and --input-ids");
+  expect_refused(run_ids({"--messages", "m.json"}), "give one of --prompt, --messages");
+  expect_refused(run({"--model", kLlama, "--messages", ""}), "--messages is empty");
   expect_refused(run_ids({"--frobnicate"}), "--frobnicate");
   expect_refused(run_ids({"--max-new-tokens", "many"}), "--max-new-tokens");
   expect_refused(run_ids({"--max-new-tokens", "0"}), "max_new_tokens must be at least 1");
@@ -271,9 +300,7 @@ TEST_F(GenerateProgram, FailsWhereStandardOutputIsFull) {
 }
 
 TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
-  expect_refused(run_ids({"--messages", "m.json"}), "--messages is not supported yet");
   expect_refused(run_ids({"--num-beams", "4"}), "num_beams = 4 is not supported yet");
-  expect_refused(run_ids({"--messages", ""}), "--messages is not supported yet");
   expect_refused(run_ids({"--cache-implementation", "quantized"}), "not supported yet");
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
