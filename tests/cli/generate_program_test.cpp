@@ -172,7 +172,7 @@ TEST_F(GenerateProgram, MessagesGoThroughTheChatTemplate) {
     return run(arguments);
   };
   const std::string messages = write(
-      "m.json", R"([{"role": "system", "content": " Be "}, {"role": "user", "content": "hi"}])");
+      "chat.json", R"([{"role": "system", "content": " Be "}, {"role": "user", "content": "hi"}])");
   expect_refused(made({"--messages", messages}), "has no chat template");
 
   write("model/chat_template.jinja",
@@ -188,7 +188,7 @@ TEST_F(GenerateProgram, MessagesGoThroughTheChatTemplate) {
                  "m.json: the list of messages is not valid JSON");
   expect_refused(made({"--messages", write("m.json", "[]")}), "m.json: a chat template cannot");
   write("model/chat_template.jinja", "\n{{ raise_exception('roles must alternate') }}");
-  expect_refused(made({"--messages", messages}), "m.json: chat template, line 2: roles must");
+  expect_refused(made({"--messages", messages}), "chat.json: chat template, line 2: roles must");
 }
 
 TEST_F(GenerateProgram, SeveralPromptsMakeABatch) {
