@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcache/cache/layered_cache.h"
+#include "kvcache/core/definitions.h"
 
 namespace kvcache {
 
@@ -36,11 +37,17 @@ class DynamicCache final : public LayeredCache {
  private:
   explicit DynamicCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
 
-  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
-    return std::unique_ptr<LayeredCache>(new DynamicCache(std::move(layers)));
-  }
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override;
 
   static constexpr std::string_view kKind = "dynamic";
 };
+
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::unique_ptr<LayeredCache> DynamicCache::with_layers(LayerStack layers) const {
+  return std::unique_ptr<LayeredCache>(new DynamicCache(std::move(layers)));
+}
+
+#endif
 
 }  // namespace kvcache

@@ -71,17 +71,12 @@ class EncoderDecoderCache final : public Cache {
 
   // Whether the keys held are known to be those of this encoder input, for a decoder of `rows`
   // rows. Throws ValueError for tensors that are not as CrossInput says.
-  bool holds(const CrossInput& input, std::int64_t rows) const {
-    detail::check_cross_input(input);
-    return cross_->stack_->check_whole() > 0 && detail::holds(*cross_->stack_, input, rows);
-  }
+  bool holds(const CrossInput& input, std::int64_t rows) const;
 
-  std::string_view kind() const override { return "encoder_decoder"; }
+  std::string_view kind() const override;
 
   // The encoder's input goes in with input.cross: see Step.
-  Step begin_step(const StepInput& input) override {
-    return Step(*self_->stack_, input, *cross_->stack_);
-  }
+  Step begin_step(const StepInput& input) override;
 
   KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
     return self_->update(keys, values, layer);
@@ -111,10 +106,7 @@ class EncoderDecoderCache final : public Cache {
   const History& history() const override { return self_->history(); }
 
   // `layers`: the decoder's own.
-  void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) override {
-    self_->check_fits(layers, dtype);
-    cross_->check_fits(cross_attention_layers(layers), dtype);
-  }
+  void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) override;
 
   // These concern the decoder's tokens alone.
   bool can_crop(std::int64_t tokens) const override { return self_->can_crop(tokens); }
@@ -128,49 +120,24 @@ class EncoderDecoderCache final : public Cache {
   void reserve(std::int64_t tokens) override { self_->reserve(tokens); }
 
   // Forgets the encoder's output, too.
-  void reset() override {
-    self_->stack_->check_no_step();
-    cross_->stack_->check_no_step();
-    self_->reset();
-    cross_->reset();
-  }
+  void reset() override;
 
   // As many rows as before change in place.
-  void batch_select_indices(const at::Tensor& rows) override {
-    check_whole();
-    change_rows(detail::checked_rows(rows, batch_size()));
-  }
+  void batch_select_indices(const at::Tensor& rows) override;
 
   // Leaves the encoder's side alone as long as rows stay among those of one encoder row.
-  void reorder_cache(const at::Tensor& beam_idx) override {
-    check_whole();
-    const std::vector<std::int64_t> rows = detail::checked_rows(beam_idx, batch_size());
-    check_value(static_cast<std::int64_t>(rows.size()) == batch_size(), "reorder_cache takes ",
-                batch_size(), " indices, one a row, but got ", rows.size(),
-                "; batch_select_indices changes the number of rows");
-    change_rows(rows);
-  }
+  void reorder_cache(const at::Tensor& beam_idx) override;
 
   // The repeated rows share their encoder row, once there are rows of the decoder.
-  void batch_repeat_interleave(std::int64_t repeats) override {
-    check_whole();
-    with_rows().batch_repeat_interleave(repeats);
-  }
+  void batch_repeat_interleave(std::int64_t repeats) override;
 
   // Every row keeps its encoder row. What neighbours share, they share where all caches do.
   std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
   void restore(const Snapshot& mark) override;
-  void expand(std::int64_t rows) override {
-    check_whole();
-    with_rows().expand(rows);
-  }
+  void expand(std::int64_t rows) override;
 
-  std::unique_ptr<Cache> clone() override {
-    return std::make_unique<EncoderDecoderCache>(layered(self_->clone()), layered(cross_->clone()));
-  }
-  std::unique_ptr<Cache> fork() override {
-    return std::make_unique<EncoderDecoderCache>(layered(self_->fork()), layered(cross_->fork()));
-  }
+  std::unique_ptr<Cache> clone() override;
+  std::unique_ptr<Cache> fork() override;
 
   // Of the layers of both caches.
   CachePlan plan(const PlanInput& input) const override;
@@ -212,7 +179,65 @@ class EncoderDecoderCache final : public Cache {
   detail::Owned<LayeredCache> cross_;
 };
 
-inline std::int64_t EncoderDecoderCache::share() const {
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::string_view EncoderDecoderCache::kind() const { return "encoder_decoder"; }
+
+KVCACHE_INLINE bool EncoderDecoderCache::holds(const CrossInput& input, std::int64_t rows) const {
+  detail::check_cross_input(input);
+  return cross_->stack_->check_whole() > 0 && detail::holds(*cross_->stack_, input, rows);
+}
+
+KVCACHE_INLINE Step EncoderDecoderCache::begin_step(const StepInput& input) {
+  return Step(*self_->stack_, input, *cross_->stack_);
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::check_fits(const std::vector<LayerSpec>& layers,
+                                                    at::ScalarType dtype) {
+  self_->check_fits(layers, dtype);
+  cross_->check_fits(cross_attention_layers(layers), dtype);
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::reset() {
+  self_->stack_->check_no_step();
+  cross_->stack_->check_no_step();
+  self_->reset();
+  cross_->reset();
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::batch_select_indices(const at::Tensor& rows) {
+  check_whole();
+  change_rows(detail::checked_rows(rows, batch_size()));
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::reorder_cache(const at::Tensor& beam_idx) {
+  check_whole();
+  const std::vector<std::int64_t> rows = detail::checked_rows(beam_idx, batch_size());
+  check_value(static_cast<std::int64_t>(rows.size()) == batch_size(), "reorder_cache takes ",
+              batch_size(), " indices, one a row, but got ", rows.size(),
+              "; batch_select_indices changes the number of rows");
+  change_rows(rows);
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::batch_repeat_interleave(std::int64_t repeats) {
+  check_whole();
+  with_rows().batch_repeat_interleave(repeats);
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::expand(std::int64_t rows) {
+  check_whole();
+  with_rows().expand(rows);
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::clone() {
+  return std::make_unique<EncoderDecoderCache>(layered(self_->clone()), layered(cross_->clone()));
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::fork() {
+  return std::make_unique<EncoderDecoderCache>(layered(self_->fork()), layered(cross_->fork()));
+}
+
+KVCACHE_INLINE std::int64_t EncoderDecoderCache::share() const {
   const std::int64_t rows = batch_size(), encoder = cross_->batch_size();
   check_state(encoder > 0 && rows % encoder == 0, "the cache's ", rows,
               " rows are no multiple of its encoder's ", encoder);
@@ -220,7 +245,7 @@ inline std::int64_t EncoderDecoderCache::share() const {
 }
 
 // Which encoder rows there are once the decoder's rows are `rows`: as few as neighbours can share.
-inline std::vector<std::int64_t> EncoderDecoderCache::cross_rows(
+KVCACHE_INLINE std::vector<std::int64_t> EncoderDecoderCache::cross_rows(
     const std::vector<std::int64_t>& rows) const {
   const std::int64_t each = share();
   std::int64_t common = 0;  // divides the length of every run of one encoder row
@@ -236,7 +261,7 @@ inline std::vector<std::int64_t> EncoderDecoderCache::cross_rows(
   return chosen;
 }
 
-inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& rows) {
+KVCACHE_INLINE void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& rows) {
   std::vector<detail::RowChange> changes;
   if (self_->batch_size() > 0) changes.emplace_back(*self_->stack_, rows);
   if (const std::int64_t held = cross_->batch_size(); held > 0) {
@@ -249,7 +274,8 @@ inline void EncoderDecoderCache::change_rows(const std::vector<std::int64_t>& ro
   for (detail::RowChange& each : changes) each.apply();
 }
 
-inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector<Cache*>& others) {
+KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::concatenate(
+    const std::vector<Cache*>& others) {
   std::vector<EncoderDecoderCache*> pairs{this};
   for (Cache* other : others) {
     check_value(other != nullptr, "cache ", pairs.size(), " of ", others.size() + 1,
@@ -276,7 +302,7 @@ inline std::unique_ptr<Cache> EncoderDecoderCache::concatenate(const std::vector
       layered(std::move(self)), layered(crosses.front()->concatenate(others_crosses)));
 }
 
-inline CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {
+KVCACHE_INLINE CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {
   const std::int64_t rows = input.cross_batch == 0 ? input.batch : input.cross_batch;
   check_value(input.cross_tokens >= 1 && rows >= 1 && input.batch % rows == 0,
               "a plan of an encoder-decoder cache needs an encoder's output, of at least one token "
@@ -291,7 +317,7 @@ inline CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {
   return plan;
 }
 
-inline void EncoderDecoderCache::restore(const Snapshot& mark) {
+KVCACHE_INLINE void EncoderDecoderCache::restore(const Snapshot& mark) {
   self_->stack_->check_no_step();
   cross_->stack_->check_no_step();
   EncoderDecoderCache& held = checked_pair(mark.state());
@@ -304,5 +330,7 @@ inline void EncoderDecoderCache::restore(const Snapshot& mark) {
   self_->stack_->take(std::move(layers), std::move(history), decoder.batch_size());
   cross_->stack_->take(std::move(encoder_layers), std::move(encoder_history), encoder.batch_size());
 }
+
+#endif
 
 }  // namespace kvcache

@@ -18,6 +18,7 @@
 #include "kvcache/cache/cache.h"
 #include "kvcache/cache/layer_stack.h"
 #include "kvcache/cache/step.h"
+#include "kvcache/core/definitions.h"
 
 namespace kvcache {
 
@@ -28,14 +29,12 @@ class LayeredCache : public Cache {
   LayeredCache(std::string_view kind, LayerStack stack)
       : kind_(kind), stack_(std::make_unique<LayerStack>(std::move(stack)), "a cache") {}
 
-  std::string_view kind() const override { return kind_; }
+  std::string_view kind() const override;
   const History& history() const override { return stack_->history; }
   std::int64_t batch_size() const override { return stack_->batch; }
 
   bool has_previous_state(std::optional<std::int64_t> layer = std::nullopt,
-                          std::int64_t index = 0) const override {
-    return stack_->states(layer ? *layer : last_with_states()).has_previous_state(index);
-  }
+                          std::int64_t index = 0) const override;
 
   // Layers made so far.
   std::int64_t layer_count() const { return stack_->size(); }
@@ -45,7 +44,7 @@ class LayeredCache : public Cache {
     return (*stack_)[index];
   }
 
-  Step begin_step(const StepInput& input) override { return Step(*stack_, input); }
+  Step begin_step(const StepInput& input) override;
 
   KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) override {
     KeyValue joined;
@@ -60,10 +59,7 @@ class LayeredCache : public Cache {
   std::int64_t get_seq_length(std::int64_t layer = 0) const override { return stack_->seen(layer); }
 
   std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
-                                                       std::int64_t layer) const override {
-    const Visible visible = stack_->visible(layer, tokens);
-    return {stack_->columns(layer, visible), visible.offset};
-  }
+                                                       std::int64_t layer) const override;
 
   std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const override {
     if (layer) {
@@ -77,92 +73,45 @@ class LayeredCache : public Cache {
     return longest;
   }
 
-  std::optional<std::int64_t> capacity() const override {
-    std::optional<std::int64_t> least;
-    for (std::int64_t i = 0; i < stack_->size(); ++i) {
-      const Layer& layer = (*stack_)[i];
-      if (const auto room = layer.room()) {
-        least = std::min(layer.seen() + *room, least.value_or(layer.seen() + *room));
-      }
-    }
-    return least;
-  }
+  std::optional<std::int64_t> capacity() const override;
 
   std::int64_t reusable_prefix(std::int64_t length) const override;
 
-  bool can_crop(std::int64_t tokens) const override {
-    const std::int64_t seen = stack_->check_whole();
-    if (tokens < 0 || tokens > seen) return false;
-    for (std::int64_t i = 0; i < stack_->size(); ++i) {
-      if (!(*stack_)[i].can_crop(tokens)) return false;
-    }
-    return true;
-  }
+  bool can_crop(std::int64_t tokens) const override;
 
   void crop(std::int64_t minus_tokens) override;
   void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) override;
 
-  void reset() override {
-    stack_->check_no_step();
-    stack_->reset();
-  }
+  void reset() override;
 
-  void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) override {
-    stack_->check_layers(layers);
-    detail::CheckDtype check(dtype);
-    detail::visit_all(*stack_, check);
-  }
+  void check_fits(const std::vector<LayerSpec>& layers, at::ScalarType dtype) override;
 
   void reserve(std::int64_t tokens) override;
 
-  void batch_select_indices(const at::Tensor& rows) override {
-    stack_->check_whole();
-    select_rows(detail::checked_rows(rows, stack_->batch));
-  }
+  void batch_select_indices(const at::Tensor& rows) override;
 
   void reorder_cache(const at::Tensor& beam_idx) override;
 
-  void batch_repeat_interleave(std::int64_t repeats) override {
-    stack_->check_whole();
-    check_value(repeats >= 1 && repeats <= kMostRepeats, "rows can be repeated 1 to ", kMostRepeats,
-                " times, not ", repeats);
-    if (repeats == 1) return;
-    std::vector<std::int64_t> rows;
-    for (std::int64_t row = 0; row < stack_->batch; ++row) {
-      rows.insert(rows.end(), static_cast<std::size_t>(repeats), row);
-    }
-    select_rows(rows);
-  }
+  void batch_repeat_interleave(std::int64_t repeats) override;
 
   std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
   void restore(const Snapshot& mark) override;
   void expand(std::int64_t rows) override;
 
-  std::unique_ptr<Cache> clone() override {
-    stack_->check_whole();
-    return with_layers(stack_->clone(std::make_unique<Resident>()));
-  }
+  std::unique_ptr<Cache> clone() override;
 
-  std::unique_ptr<Cache> fork() override {
-    stack_->check_whole();
-    return with_layers(stack_->fork(std::make_unique<Resident>()));
-  }
+  std::unique_ptr<Cache> fork() override;
 
   CachePlan plan(const PlanInput& input) const override;
-  std::int64_t nbytes() override { return count_bytes().live; }
-  std::int64_t allocated_bytes() override { return count_bytes().allocated; }
+  std::int64_t nbytes() override;
+  std::int64_t allocated_bytes() override;
 
   // Walks all state, layer by layer. No step may be open.
-  void visit(Visitor& visitor) {
-    stack_->check_no_step();
-    detail::visit_all(*stack_, visitor);
-  }
+  void visit(Visitor& visitor);
 
  protected:
   // A cache of this class with other layers; classes derived from this one override it.
-  virtual std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const {
-    return std::make_unique<LayeredCache>(kind_, std::move(layers));
-  }
+  virtual std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const;
 
   // Makes the buffers of layers of a fixed size ahead of the first keys, one shape a layer. Throws
   // RuntimeError if tokens are held and ValueError for shapes that do not fit; nothing has changed
@@ -194,11 +143,7 @@ class LayeredCache : public Cache {
   static constexpr std::int64_t kMostRepeats = 65'536;
   static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // that can be reserved
 
-  detail::ByteCounts count_bytes() {
-    detail::CountBytes counter;
-    detail::visit_all(*stack_, counter);
-    return counter.counts;
-  }
+  detail::ByteCounts count_bytes();
 
   std::int64_t last_with_states() const;
   void select_rows(const std::vector<std::int64_t>& rows);
@@ -207,8 +152,105 @@ class LayeredCache : public Cache {
   detail::Owned<LayerStack> stack_;  // keeps its address while the cache moves: steps hold it
 };
 
-inline View LayeredCache::take_in(const at::Tensor& keys, const at::Tensor& values,
-                                  std::int64_t layer, KeyValue* joined) {
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::string_view LayeredCache::kind() const { return kind_; }
+
+KVCACHE_INLINE bool LayeredCache::has_previous_state(std::optional<std::int64_t> layer,
+                                                     std::int64_t index) const {
+  return stack_->states(layer ? *layer : last_with_states()).has_previous_state(index);
+}
+
+KVCACHE_INLINE Step LayeredCache::begin_step(const StepInput& input) {
+  return Step(*stack_, input);
+}
+
+KVCACHE_INLINE void LayeredCache::check_fits(const std::vector<LayerSpec>& layers,
+                                             at::ScalarType dtype) {
+  stack_->check_layers(layers);
+  detail::CheckDtype check(dtype);
+  detail::visit_all(*stack_, check);
+}
+
+KVCACHE_INLINE void LayeredCache::batch_select_indices(const at::Tensor& rows) {
+  stack_->check_whole();
+  select_rows(detail::checked_rows(rows, stack_->batch));
+}
+
+KVCACHE_INLINE void LayeredCache::batch_repeat_interleave(std::int64_t repeats) {
+  stack_->check_whole();
+  check_value(repeats >= 1 && repeats <= kMostRepeats, "rows can be repeated 1 to ", kMostRepeats,
+              " times, not ", repeats);
+  if (repeats == 1) return;
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < stack_->batch; ++row) {
+    rows.insert(rows.end(), static_cast<std::size_t>(repeats), row);
+  }
+  select_rows(rows);
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::clone() {
+  stack_->check_whole();
+  return with_layers(stack_->clone(std::make_unique<Resident>()));
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::fork() {
+  stack_->check_whole();
+  return with_layers(stack_->fork(std::make_unique<Resident>()));
+}
+
+KVCACHE_INLINE std::int64_t LayeredCache::nbytes() { return count_bytes().live; }
+
+KVCACHE_INLINE std::int64_t LayeredCache::allocated_bytes() { return count_bytes().allocated; }
+
+KVCACHE_INLINE void LayeredCache::visit(Visitor& visitor) {
+  stack_->check_no_step();
+  detail::visit_all(*stack_, visitor);
+}
+
+KVCACHE_INLINE std::unique_ptr<LayeredCache> LayeredCache::with_layers(LayerStack layers) const {
+  return std::make_unique<LayeredCache>(kind_, std::move(layers));
+}
+
+KVCACHE_INLINE detail::ByteCounts LayeredCache::count_bytes() {
+  detail::CountBytes counter;
+  detail::visit_all(*stack_, counter);
+  return counter.counts;
+}
+
+KVCACHE_INLINE void LayeredCache::reset() {
+  stack_->check_no_step();
+  stack_->reset();
+}
+
+KVCACHE_INLINE bool LayeredCache::can_crop(std::int64_t tokens) const {
+  const std::int64_t seen = stack_->check_whole();
+  if (tokens < 0 || tokens > seen) return false;
+  for (std::int64_t i = 0; i < stack_->size(); ++i) {
+    if (!(*stack_)[i].can_crop(tokens)) return false;
+  }
+  return true;
+}
+
+KVCACHE_INLINE std::pair<std::int64_t, std::int64_t> LayeredCache::get_mask_sizes(
+    std::int64_t tokens, std::int64_t layer) const {
+  const Visible visible = stack_->visible(layer, tokens);
+  return {stack_->columns(layer, visible), visible.offset};
+}
+
+KVCACHE_INLINE std::optional<std::int64_t> LayeredCache::capacity() const {
+  std::optional<std::int64_t> least;
+  for (std::int64_t i = 0; i < stack_->size(); ++i) {
+    const Layer& layer = (*stack_)[i];
+    if (const auto room = layer.room()) {
+      least = std::min(layer.seen() + *room, least.value_or(layer.seen() + *room));
+    }
+  }
+  return least;
+}
+
+KVCACHE_INLINE View LayeredCache::take_in(const at::Tensor& keys, const at::Tensor& values,
+                                          std::int64_t layer, KeyValue* joined) {
   LayerStack& stack = *stack_;
   stack.check_no_step();
   const std::int64_t had = stack.size();
@@ -240,7 +282,7 @@ inline View LayeredCache::take_in(const at::Tensor& keys, const at::Tensor& valu
   }
 }
 
-inline void LayeredCache::crop(std::int64_t minus_tokens) {
+KVCACHE_INLINE void LayeredCache::crop(std::int64_t minus_tokens) {
   check_value(minus_tokens <= 0, "crop(", minus_tokens,
               ") is not a number of tokens to take back; pass a negative one: crop(-", minus_tokens,
               ") removes the last ", minus_tokens);
@@ -259,7 +301,7 @@ inline void LayeredCache::crop(std::int64_t minus_tokens) {
   stack_->history.crop(tokens);
 }
 
-inline void LayeredCache::activate_past_recording(std::optional<std::int64_t> max_tokens) {
+KVCACHE_INLINE void LayeredCache::activate_past_recording(std::optional<std::int64_t> max_tokens) {
   stack_->check_no_step();
   check_value(max_tokens.value_or(1) >= 1, "activate_past_recording(", max_tokens.value_or(1),
               ") is not a number of tokens; it must be at least 1");
@@ -269,14 +311,14 @@ inline void LayeredCache::activate_past_recording(std::optional<std::int64_t> ma
   }
 }
 
-inline std::int64_t LayeredCache::last_with_states() const {
+KVCACHE_INLINE std::int64_t LayeredCache::last_with_states() const {
   for (std::int64_t i = stack_->size() - 1; i >= 0; --i) {
     if ((*stack_)[i].states() != nullptr) return i;
   }
   throw ValueError("this cache has no layer with convolution or recurrent states");
 }
 
-inline void LayeredCache::make_buffers(const std::vector<KeyValueShape>& shapes) {
+KVCACHE_INLINE void LayeredCache::make_buffers(const std::vector<KeyValueShape>& shapes) {
   check_state(stack_->check_whole() == 0 && stack_->batch == 0,
               "buffers are made before the first token, but the cache has seen ",
               stack_->common_length(), " tokens of ", stack_->batch, " rows; reset it first");
@@ -292,7 +334,7 @@ inline void LayeredCache::make_buffers(const std::vector<KeyValueShape>& shapes)
   }
 }
 
-inline void LayeredCache::reserve(std::int64_t tokens) {
+KVCACHE_INLINE void LayeredCache::reserve(std::int64_t tokens) {
   stack_->check_no_step();
   check_value(tokens >= 0 && tokens <= kMostTokens, "reserve(", tokens,
               ") is not a number of tokens between 0 and ", kMostTokens);
@@ -301,7 +343,7 @@ inline void LayeredCache::reserve(std::int64_t tokens) {
   stack_->reserve(tokens);
 }
 
-inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
+KVCACHE_INLINE void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
   stack_->check_whole();
   const std::vector<std::int64_t> rows = detail::checked_rows(beam_idx, stack_->batch);
   check_value(static_cast<std::int64_t>(rows.size()) == stack_->batch, "reorder_cache takes ",
@@ -310,13 +352,17 @@ inline void LayeredCache::reorder_cache(const at::Tensor& beam_idx) {
   select_rows(rows);
 }
 
-inline void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
+KVCACHE_INLINE void LayeredCache::select_rows(const std::vector<std::int64_t>& rows) {
   if (rows.empty()) return;
   detail::RowChange change(*stack_, rows);
   change.prepare();
   change.apply();
 }
 
+#endif
+
 }  // namespace kvcache
 
+#if KVCACHE_CORE_DEFINITIONS
 #include "kvcache/cache/whole_cache_operations.h"
+#endif

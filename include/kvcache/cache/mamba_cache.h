@@ -9,6 +9,7 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/layered_cache.h"
+#include "kvcache/core/definitions.h"
 
 namespace kvcache {
 
@@ -30,18 +31,27 @@ class MambaCache final : public LayeredCache {
  private:
   explicit MambaCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
 
-  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
-    return std::unique_ptr<LayeredCache>(new MambaCache(std::move(layers)));
-  }
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override;
 
-  static LayerStack make_stack(const std::vector<LayerSpec>& layers, MambaCacheOptions options) {
-    check_value(!layers.empty(), "a Mamba cache is made of a model's layers: MambaCache(",
-                "model.config())");
-    return {layers, std::move(options.layers), std::move(options.memory),
-            std::make_unique<Resident>()};
-  }
+  static LayerStack make_stack(const std::vector<LayerSpec>& layers, MambaCacheOptions options);
 
   static constexpr std::string_view kKind = "mamba";
 };
+
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::unique_ptr<LayeredCache> MambaCache::with_layers(LayerStack layers) const {
+  return std::unique_ptr<LayeredCache>(new MambaCache(std::move(layers)));
+}
+
+KVCACHE_INLINE LayerStack MambaCache::make_stack(const std::vector<LayerSpec>& layers,
+                                                 MambaCacheOptions options) {
+  check_value(!layers.empty(), "a Mamba cache is made of a model's layers: MambaCache(",
+              "model.config())");
+  return {layers, std::move(options.layers), std::move(options.memory),
+          std::make_unique<Resident>()};
+}
+
+#endif
 
 }  // namespace kvcache

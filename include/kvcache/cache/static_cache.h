@@ -12,6 +12,7 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/layered_cache.h"
+#include "kvcache/core/definitions.h"
 #include "kvcache/layers/registry.h"
 
 namespace kvcache {
@@ -58,24 +59,31 @@ class StaticCache final : public LayeredCache {
  private:
   explicit StaticCache(LayerStack layers) : LayeredCache(kKind, std::move(layers)) {}
 
-  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override {
-    return std::unique_ptr<LayeredCache>(new StaticCache(std::move(layers)));
-  }
+  std::unique_ptr<LayeredCache> with_layers(LayerStack layers) const override;
 
-  static LayerStack make_stack(const std::vector<LayerSpec>& layers, StaticCacheOptions options) {
-    check_value(!layers.empty(),
-                "a static cache is made of a model's layers: StaticCache(model.config(), ...)");
-    const StaticLayerOptions sizes = detail::checked(
-        {.max_cache_len = options.max_cache_len, .record_slack = options.record_slack});
-    LayerRegistry registry = options.layers ? std::move(*options.layers) : static_layers(sizes);
-    return {layers, std::move(registry), std::move(options.memory), std::make_unique<Resident>()};
-  }
+  static LayerStack make_stack(const std::vector<LayerSpec>& layers, StaticCacheOptions options);
 
   static constexpr std::string_view kKind = "static";
   static constexpr std::int64_t kMostOfASize = std::int64_t{1} << 20;
 };
 
-inline void StaticCache::early_initialization(const EarlyInitialization& shapes) {
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::unique_ptr<LayeredCache> StaticCache::with_layers(LayerStack layers) const {
+  return std::unique_ptr<LayeredCache>(new StaticCache(std::move(layers)));
+}
+
+KVCACHE_INLINE LayerStack StaticCache::make_stack(const std::vector<LayerSpec>& layers,
+                                                  StaticCacheOptions options) {
+  check_value(!layers.empty(),
+              "a static cache is made of a model's layers: StaticCache(model.config(), ...)");
+  const StaticLayerOptions sizes = detail::checked(
+      {.max_cache_len = options.max_cache_len, .record_slack = options.record_slack});
+  LayerRegistry registry = options.layers ? std::move(*options.layers) : static_layers(sizes);
+  return {layers, std::move(registry), std::move(options.memory), std::make_unique<Resident>()};
+}
+
+KVCACHE_INLINE void StaticCache::early_initialization(const EarlyInitialization& shapes) {
   const auto layers = static_cast<std::size_t>(layer_count());
   const auto number = [&](const std::vector<std::int64_t>& list, std::size_t layer,
                           const char* name, std::int64_t otherwise) {
@@ -105,5 +113,7 @@ inline void StaticCache::early_initialization(const EarlyInitialization& shapes)
   }
   make_buffers(each);
 }
+
+#endif
 
 }  // namespace kvcache

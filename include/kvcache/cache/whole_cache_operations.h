@@ -11,10 +11,13 @@
 #include "kvcache/cache/concatenate.h"
 #include "kvcache/cache/layer_state.h"
 #include "kvcache/cache/layered_cache.h"
+#include "kvcache/core/definitions.h"
 
 namespace kvcache {
 
-inline std::int64_t LayeredCache::reusable_prefix(std::int64_t length) const {
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE std::int64_t LayeredCache::reusable_prefix(std::int64_t length) const {
   const std::int64_t seen = stack_->check_whole();
   check_value(length >= 0 && length <= seen, "a prefix of ", length, " tokens was asked for, but ",
               seen, " were seen");
@@ -28,7 +31,7 @@ inline std::int64_t LayeredCache::reusable_prefix(std::int64_t length) const {
   return length;
 }
 
-inline CachePlan LayeredCache::plan(const PlanInput& input) const {
+KVCACHE_INLINE CachePlan LayeredCache::plan(const PlanInput& input) const {
   for (const std::int64_t number : {input.batch, input.tokens}) {
     check_value(number >= 1 && number <= kMostTokens, "a plan is for 1 to ", kMostTokens,
                 " rows and tokens, not ", number);
@@ -52,7 +55,7 @@ inline CachePlan LayeredCache::plan(const PlanInput& input) const {
   return plan;
 }
 
-inline LayeredCache& LayeredCache::checked_like(Cache& other) const {
+KVCACHE_INLINE LayeredCache& LayeredCache::checked_like(Cache& other) const {
   check_value(other.kind() == kind_, "a cache of kind '", other.kind(),
               "' cannot go with one of kind '", kind_, "'");
   auto* like = dynamic_cast<LayeredCache*>(&other);
@@ -69,19 +72,20 @@ inline LayeredCache& LayeredCache::checked_like(Cache& other) const {
   return *like;
 }
 
-inline std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers(bool pinned) const {
+KVCACHE_INLINE std::vector<std::unique_ptr<Layer>> LayeredCache::empty_layers(bool pinned) const {
   std::vector<std::unique_ptr<Layer>> layers;
   for (std::int64_t i = 0; i < stack_->size(); ++i) layers.push_back(stack_->make_like(i, pinned));
   return layers;
 }
 
-inline LayeredCache& LayeredCache::checked_mark(Cache& other) const {
+KVCACHE_INLINE LayeredCache& LayeredCache::checked_mark(Cache& other) const {
   auto* mark = dynamic_cast<LayeredCache*>(&other);
   const bool all_made = mark == nullptr || (mark->layer_count() > 0 && layer_count() > 0);
   return all_made || other.kind() != kind_ ? checked_like(other) : *mark;
 }
 
-inline std::vector<std::unique_ptr<Layer>> LayeredCache::layers_holding(LayeredCache& held) {
+KVCACHE_INLINE std::vector<std::unique_ptr<Layer>> LayeredCache::layers_holding(
+    LayeredCache& held) {
   std::vector<std::unique_ptr<Layer>> layers;
   for (std::int64_t i = 0; i < held.layer_count(); ++i) {
     held.stack_->touch_for_visit(i);
@@ -108,7 +112,7 @@ inline std::vector<std::unique_ptr<Layer>> LayeredCache::layers_holding(LayeredC
   return layers;
 }
 
-inline void LayeredCache::restore(const Snapshot& mark) {
+KVCACHE_INLINE void LayeredCache::restore(const Snapshot& mark) {
   stack_->check_no_step();
   LayeredCache& held = checked_mark(mark.state());
   held.stack_->check_whole();
@@ -116,7 +120,7 @@ inline void LayeredCache::restore(const Snapshot& mark) {
   stack_->take(std::move(layers), held.history(), held.batch_size());
 }
 
-inline std::unique_ptr<Cache> LayeredCache::concatenate(const std::vector<Cache*>& others) {
+KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::concatenate(const std::vector<Cache*>& others) {
   std::vector<LayeredCache*> caches{this};
   for (Cache* other : others) {
     check_value(other != nullptr, "cache ", caches.size(), " of ", others.size() + 1,
@@ -154,7 +158,7 @@ inline std::unique_ptr<Cache> LayeredCache::concatenate(const std::vector<Cache*
   return result;
 }
 
-inline void LayeredCache::expand(std::int64_t rows) {
+KVCACHE_INLINE void LayeredCache::expand(std::int64_t rows) {
   stack_->check_whole();
   check_value(rows >= 1 && rows <= kMostRepeats, "a row can be expanded to 1 to ", kMostRepeats,
               " rows, not ", rows);
@@ -177,5 +181,7 @@ inline void LayeredCache::expand(std::int64_t rows) {
   history.select(same);
   stack_->take(std::move(layers), std::move(history), rows);
 }
+
+#endif
 
 }  // namespace kvcache

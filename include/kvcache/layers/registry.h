@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kvcache/core/definitions.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/layers/dummy_layer.h"
 #include "kvcache/layers/dynamic_chunked_layer.h"
@@ -65,31 +66,13 @@ LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type) {
 }
 
 // The kinds without keys and values, which MambaCache makes.
-inline LayerRegistry linear_layers() {
-  LayerRegistry registry;
-  add_layer<LinearAttentionLayer>(registry, kLinearAttention);
-  add_layer<LinearAttentionLayer>(registry, kConvolution);
-  add_layer<DummyLayer>(registry, kDummy);
-  return registry;
-}
+LayerRegistry linear_layers();
 
 // The kinds that are the same in every cache with attention.
-inline LayerRegistry common_layers() {
-  LayerRegistry registry = linear_layers();
-  add_layer<SharedLayer>(registry, kShared);
-  return registry;
-}
+LayerRegistry common_layers();
 
 // The kinds that DynamicCache makes.
-inline LayerRegistry dynamic_layers() {
-  LayerRegistry registry = common_layers();
-  add_layer<DynamicLayer>(registry, kFullAttention);
-  add_layer<DynamicSlidingWindowLayer>(registry, kSlidingAttention);
-  add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);
-  add_layer<LinearAttentionAndFullAttentionLayer>(registry, kHybrid);
-  add_layer<LinearAttentionAndSlidingWindowAttentionLayer>(registry, kHybridSliding);
-  return registry;
-}
+LayerRegistry dynamic_layers();
 
 // Adds `L`, constructible from a spec, options and a memory, under a type name.
 template <typename L>
@@ -102,7 +85,35 @@ LayerRegistry& add_layer(LayerRegistry& registry, std::string_view type,
 }
 
 // The kinds that StaticCache makes.
-inline LayerRegistry static_layers(const StaticLayerOptions& options) {
+LayerRegistry static_layers(const StaticLayerOptions& options);
+
+#if KVCACHE_CORE_DEFINITIONS
+
+KVCACHE_INLINE LayerRegistry linear_layers() {
+  LayerRegistry registry;
+  add_layer<LinearAttentionLayer>(registry, kLinearAttention);
+  add_layer<LinearAttentionLayer>(registry, kConvolution);
+  add_layer<DummyLayer>(registry, kDummy);
+  return registry;
+}
+
+KVCACHE_INLINE LayerRegistry common_layers() {
+  LayerRegistry registry = linear_layers();
+  add_layer<SharedLayer>(registry, kShared);
+  return registry;
+}
+
+KVCACHE_INLINE LayerRegistry dynamic_layers() {
+  LayerRegistry registry = common_layers();
+  add_layer<DynamicLayer>(registry, kFullAttention);
+  add_layer<DynamicSlidingWindowLayer>(registry, kSlidingAttention);
+  add_layer<DynamicChunkedLayer>(registry, kChunkedAttention);
+  add_layer<LinearAttentionAndFullAttentionLayer>(registry, kHybrid);
+  add_layer<LinearAttentionAndSlidingWindowAttentionLayer>(registry, kHybridSliding);
+  return registry;
+}
+
+KVCACHE_INLINE LayerRegistry static_layers(const StaticLayerOptions& options) {
   LayerRegistry registry = common_layers();
   add_layer<StaticLayer>(registry, kFullAttention, options);
   add_layer<StaticSlidingWindowLayer>(registry, kSlidingAttention, options);
@@ -111,5 +122,7 @@ inline LayerRegistry static_layers(const StaticLayerOptions& options) {
   add_layer<LinearAttentionAndStaticSlidingWindowAttentionLayer>(registry, kHybridSliding, options);
   return registry;
 }
+
+#endif
 
 }  // namespace kvcache
