@@ -2,12 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isin.h>
 
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "kvcache/core/errors.h"
 #include "kvcache/generation/logits_processors.h"
 
 namespace kvcache {
@@ -38,6 +41,27 @@ class EosTokenCriteria final : public StoppingCriterion {
 
  private:
   at::Tensor eos_token_id_;
+};
+
+// All rows, once so much time has gone by since this was made; a step that has begun is finished.
+class MaxTimeCriteria final : public StoppingCriterion {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // max_time: seconds, > 0. Throws ValueError for others.
+  explicit MaxTimeCriteria(double max_time) : max_time_(max_time) {
+    check_value(max_time > 0, "max_time is ", max_time, "; it must be a number of seconds above 0");
+  }
+
+  at::Tensor complete(const TokenRows& text) override {
+    const std::chrono::duration<double> passed = Clock::now() - start_;
+    return at::full({text.ids.size(0)}, passed.count() > max_time_,
+                    text.ids.options().dtype(at::kBool));
+  }
+
+ private:
+  double max_time_;
+  Clock::time_point start_ = Clock::now();
 };
 
 }  // namespace kvcache
