@@ -20,6 +20,7 @@
 #include "kvcache/cache/step_input.h"
 #include "kvcache/cache/uncached.h"
 #include "kvcache/cache/whole_cache_operations.h"
+#include "kvcache/chat/chat_session.h"
 #include "kvcache/chat/chat_template.h"
 #include "kvcache/core/definitions.h"
 #include "kvcache/chat/tokenizer_text.h"

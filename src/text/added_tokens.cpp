@@ -101,7 +101,7 @@ void AddedTokens::rebuild_matchers() {
 }
 
 std::vector<Section> AddedTokens::split(std::string_view text, bool normalized,
-                                        bool parse_special) const {
+                                        const ParseSpecial& parse_special) const {
   const Matcher& matcher = normalized ? normalized_ : raw_;
   std::vector<Section> sections;
   std::size_t covered = 0;
@@ -113,12 +113,12 @@ std::vector<Section> AddedTokens::split(std::string_view text, bool normalized,
     const AddedToken& token = entries_.at(*id).token;
     std::size_t begin = at;
     std::size_t end = at + length;
-    if (!parse_special && is_special(token.content)) continue;
+    if (is_special(token.content) && !parse_special(begin, end)) continue;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(begin_of_space_before(text, begin), covered);
     if (token.rstrip) end = end_of_space_behind(text, end);
     if (covered < begin) sections.push_back({text.substr(covered, begin - covered), std::nullopt});
-    sections.push_back({{}, id});
+    sections.push_back({text.substr(at, length), id});
     covered = end;
   }
   if (covered < text.size()) sections.push_back({text.substr(covered), std::nullopt});

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,7 +36,7 @@ AddedToken added_token_from_json(const JsonNode& node);
 
 // A part of a text: a token, or text yet to be tokenized.
 struct Section {
-  std::string_view text;
+  std::string_view text;  // of a token: as it is spelled there
   std::optional<std::int64_t> id;
 };
 
@@ -50,8 +52,11 @@ class AddedTokens {
   void add(const std::vector<AddedToken>& tokens);
 
   // Cuts `text` at the tokens that are looked for before normalization (or, `normalized`, after
-  // it). Special tokens are left in the text unless `parse_special`.
-  std::vector<Section> split(std::string_view text, bool normalized, bool parse_special) const;
+  // it). A special token is left in the text unless `parse_special`, which is asked where it is
+  // spelled, allows it.
+  using ParseSpecial = std::function<bool(std::size_t begin, std::size_t end)>;
+  std::vector<Section> split(std::string_view text, bool normalized,
+                             const ParseSpecial& parse_special) const;
 
   // Of added tokens and the model's.
   std::optional<std::int64_t> token_to_id(std::string_view token) const;

@@ -1,5 +1,8 @@
 #include "text/pipeline.h"
 
+#include <algorithm>
+#include <span>
+
 #include "kvcache/core/errors.h"
 #include "text/json_node.h"
 #include "text/unicode.h"
@@ -12,6 +15,12 @@ void check_utf8(std::string_view text) {
   const std::size_t offset = find_invalid_utf8(text);
   check_value(offset == std::string_view::npos, "the text is not valid UTF-8: its byte at offset ",
               offset, " belongs to no character; convert the text to UTF-8 first");
+}
+
+bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const TextRange& range) {
+    return range.begin < end && begin < range.end;
+  });
 }
 
 }  // namespace
@@ -71,11 +80,18 @@ std::vector<std::string> TokenizerPipeline::split(std::string_view text, bool be
 std::vector<std::int64_t> TokenizerPipeline::encode(std::string_view text,
                                                     EncodeOptions options) const {
   check_utf8(text);
+  const auto parse_special = [&](std::size_t begin, std::size_t end) {
+    return options.parse_special_tokens && !overlaps(options.literal, begin, end);
+  };
   std::vector<std::int64_t> ids;
   const auto encode_text = [&](std::string_view plain, bool begins_text) {
     const std::string normal =
         normalizer_ != nullptr ? normalizer_->normalize(plain) : std::string(plain);
-    for (const Section& section : added_->split(normal, true, options.parse_special_tokens)) {
+    // Places in normalized text are others: all of it is as plain as its plainest part.
+    const auto begin = static_cast<std::size_t>(plain.data() - text.data());
+    const bool parse = parse_special(begin, begin + plain.size());
+    for (const Section& section :
+         added_->split(normal, true, [&](std::size_t, std::size_t) { return parse; })) {
       if (section.id) {
         ids.push_back(*section.id);
         continue;
@@ -84,7 +100,7 @@ std::vector<std::int64_t> TokenizerPipeline::encode(std::string_view text,
       for (const auto& piece : split(section.text, begins)) model_->tokenize(piece, ids);
     }
   };
-  for (const Section& section : added_->split(text, false, options.parse_special_tokens)) {
+  for (const Section& section : added_->split(text, false, parse_special)) {
     if (section.id) {
       ids.push_back(*section.id);
     } else {
@@ -95,6 +111,35 @@ std::vector<std::int64_t> TokenizerPipeline::encode(std::string_view text,
     ids = post_processor_->process(std::move(ids));
   }
   return ids;
+}
+
+std::vector<TextRange> TokenizerPipeline::find_special_tokens(std::string_view text) const {
+  check_utf8(text);
+  std::vector<TextRange> found;
+  const auto parse_special = [](std::size_t, std::size_t) { return true; };
+  const auto note = [&](std::string_view spelled, std::string_view whole, std::size_t first) {
+    const auto begin = first + static_cast<std::size_t>(spelled.data() - whole.data());
+    found.push_back({begin, begin + spelled.size()});
+  };
+  for (const Section& section : added_->split(text, false, parse_special)) {
+    const auto first = static_cast<std::size_t>(section.text.data() - text.data());
+    if (section.id) {
+      if (added_->is_special(*added_->id_to_token(*section.id))) note(section.text, text, 0);
+      continue;
+    }
+    const std::string normal =
+        normalizer_ != nullptr ? normalizer_->normalize(section.text) : std::string(section.text);
+    for (const Section& part : added_->split(normal, true, parse_special)) {
+      if (!part.id || !added_->is_special(*added_->id_to_token(*part.id))) continue;
+      // Normalized text has other places than the text itself: the whole stretch then.
+      if (normal == section.text) {
+        note(part.text, normal, first);
+      } else if (found.empty() || found.back().begin != first) {
+        found.push_back({first, first + section.text.size()});
+      }
+    }
+  }
+  return found;
 }
 
 std::string TokenizerPipeline::normalize(std::string_view text) const {

@@ -29,6 +29,7 @@ class TokenizerPipeline {
   void apply_config(const JsonNode& root);
 
   std::vector<std::int64_t> encode(std::string_view text, EncodeOptions options) const;
+  std::vector<TextRange> find_special_tokens(std::string_view text) const;
   std::string normalize(std::string_view text) const;
   std::vector<std::string> pre_tokenize(std::string_view text) const;
 

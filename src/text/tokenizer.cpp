@@ -23,6 +23,10 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, EncodeOptions
   return pipeline_->encode(text, options);
 }
 
+std::vector<TextRange> Tokenizer::find_special_tokens(std::string_view text) const {
+  return pipeline_->find_special_tokens(text);
+}
+
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, DecodeOptions options) const {
   DecoderChain chain(pipeline_->decoder());
   for (const std::int64_t id : ids) pipeline_->decode_to(chain, id, options);

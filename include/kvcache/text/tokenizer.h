@@ -4,6 +4,7 @@
 // refused.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,11 +20,22 @@ namespace detail {
 class TokenizerPipeline;
 }
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  bool operator==(const TextRange&) const = default;
+};
+
 struct EncodeOptions {
   // Adds what the tokenizer's post-processor adds (Llama 3: the token that begins a text).
   bool add_special_tokens = true;
   // false: text that spells a special token ("<|im_end|>") stays plain text. For text from outside.
   bool parse_special_tokens = true;
+  // Where they stay plain text all the same, for text from outside within a text of one's own; in
+  // any order. A special token that overlaps one of them is none.
+  std::span<const TextRange> literal = {};
 };
 
 struct DecodeOptions {
@@ -71,6 +83,9 @@ class Tokenizer {
   // Ids of `text`, which must be UTF-8. Throws ValueError with the byte offset where it is not, and
   // RuntimeError where a pattern runs out of its resources (PCRE2's limits).
   std::vector<std::int64_t> encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // Where encode() finds special tokens in `text`, in order.
+  std::vector<TextRange> find_special_tokens(std::string_view text) const;
 
   // Text of `ids`. Bytes that form no character become U+FFFD. Throws ValueError on an unknown id.
   std::string decode(std::span<const std::int64_t> ids, DecodeOptions options = {}) const;

@@ -12,13 +12,14 @@
 #include "golden_files.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/io/read_text_file.h"
+#include "tests/support/byte_tokenizer.h"
 #include "text/pattern.h"
 
 namespace kvcache::test {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 json minimal() {
   return {{"model",
@@ -339,6 +340,22 @@ TEST(Pattern, RefusesWhatMayMeanSomethingElse) {
 TEST(Pattern, ResourceLimitsAreRuntimeErrors) {
   const auto pattern = detail::Pattern::regex("(?:a|aa|aaa)*(?:a|aa|aaa)*[bc]", "here");
   EXPECT_THROW(pattern.find(std::string(5000, 'a')), RuntimeError);
+}
+
+TEST(Tokenizer, LiteralTextHoldsNoSpecialTokens) {
+  const Tokenizer tokenizer = testing::byte_tokenizer();
+  const std::string text = "a<end>b<end>";
+  const std::vector<TextRange> ranges = tokenizer.find_special_tokens(text);
+  ASSERT_EQ(ranges, (std::vector<TextRange>{{1, 6}, {7, 12}}));
+  EXPECT_EQ(tokenizer.encode(text), (Ids{'a', 256, 'b', 256}));
+  const std::vector<TextRange> first = {ranges[0]};
+  EXPECT_EQ(tokenizer.encode(text, {.literal = first}),
+            (Ids{'a', '<', 'e', 'n', 'd', '>', 'b', 256}));
+  const std::vector<TextRange> inside = {{11, 12}};  // a part of the token is enough
+  EXPECT_EQ(tokenizer.encode(text, {.literal = inside}),
+            (Ids{'a', 256, 'b', '<', 'e', 'n', 'd', '>'}));
+  const std::vector<TextRange> beside = {{0, 1}, {6, 7}, {12, 12}};
+  EXPECT_EQ(tokenizer.encode(text, {.literal = beside}), tokenizer.encode(text));
 }
 
 }  // namespace
