@@ -52,7 +52,7 @@ struct ChatReply {
     kSnapshot,  // what it had held before an earlier reply
   };
 
-  std::string text;  // without the tokens that end it
+  std::string text = {};  // without the tokens that end it
   Reuse reuse = Reuse::kNothing;
   std::int64_t prompt_tokens = 0;  // of the whole conversation up to the reply
   std::int64_t reused_tokens = 0;  // of these, held by the cache

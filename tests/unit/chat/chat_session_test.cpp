@@ -185,7 +185,7 @@ TEST(ChatSession, SpelledSpecialTokensAreText) {
   ChatSession meant = session(model, kTemplate, nullptr, {.parse_special_tokens = true});
   EXPECT_EQ(meant.send("a<e>b").prompt_tokens, 3 + 3 + 1);
   ChatSession parts = session(model, "<s>{{ messages[0].content[0].text | upper }}<e>");
-  parts.add({.role = "user", .fields = R"({"content": [{"text": "<e>"}]})"});
+  parts.add({.role = "user", .content = "", .fields = R"({"content": [{"text": "<e>"}]})"});
   EXPECT_EQ(parts.reply().prompt_tokens, 2 + 3);
 }
 
