@@ -89,6 +89,7 @@
 #include "kvcache/placement/offload_plan.h"
 #include "kvcache/placement/placement.h"
 #include "kvcache/retention/retention.h"
+#include "kvcache/storage/allocate_slots.h"
 #include "kvcache/storage/check.h"
 #include "kvcache/storage/fixed_storage.h"
 #include "kvcache/storage/growing_storage.h"

@@ -68,14 +68,15 @@ std::int64_t CacheFileSection::checked_integer(const json& value, const std::str
 }
 
 at::Tensor CacheFileSection::take(const std::string& tensor) const {
-  ++whole_->taken;
+  whole_->taken.insert(prefix_ + tensor);
   return whole_->file.tensor(prefix_ + tensor);
 }
 
 void CacheFileSection::check_all_taken() const {
-  const std::size_t there = whole_->file.names().size();
-  check_value(there == whole_->taken, name(), " has ", there, " tensors, but the cache ",
-              whole_->taken);
+  for (const std::string& tensor : whole_->file.names()) {
+    check_value(whole_->taken.contains(tensor), name(), " has a tensor ", in_quotes(tensor),
+                ", which none of the cache's layers holds");
+  }
 }
 
 }  // namespace kvcache::detail

@@ -1,22 +1,22 @@
 // A file of a cache, read with messages that name what is wrong. Metadata "kvcache.cache" is JSON:
-//   {"version": 1, "kind", "fingerprint", ...}, and of an encoder-decoder cache
+//   {"version": 2, "kind", "fingerprint", ...}, and of an encoder-decoder cache
 //   "self_attention_cache": {...}, "cross_attention_cache": {...}, where ... is in cache_part.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "kvcache/io/safetensors.h"
 
 namespace kvcache::detail {
 
-inline constexpr std::int64_t kCacheFileVersion = 1;
+inline constexpr std::int64_t kCacheFileVersion = 2;
 inline constexpr const char* kCacheFileHeader = "kvcache.cache";
 inline constexpr const char* kOwnSide = "self_attention_cache";
 inline constexpr const char* kEncoderSide = "cross_attention_cache";
@@ -50,7 +50,7 @@ class CacheFileSection {
   struct Whole {
     SafetensorsFile file;
     nlohmann::json root;
-    std::size_t taken = 0;
+    std::set<std::string> taken = {};
   };
 
   CacheFileSection(std::shared_ptr<Whole> whole, const nlohmann::json& fields, std::string name,

@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "kvcache/core/errors.h"
-#include "kvcache/storage/check.h"
 
 namespace kvcache {
 
 using nlohmann::json;
 
 namespace {
+
+constexpr std::int64_t kNoId = -1;  // of the first token whose id is not known
 
 std::string tensor_name(std::int64_t layer, const std::string& name) {
   return c10::str("layers.", layer, ".", name);
@@ -38,7 +39,8 @@ detail::LayerState numbers_of(Layer& layer) {
   return std::move(collect.state);
 }
 
-// What a layer's numbers say must go together, whatever its kind. Throws ValueError.
+// What a layer's numbers say must go together, whatever its kind; what it then holds it checks
+// itself. Throws ValueError.
 void check_counts(Layer& layer, const std::map<std::string, std::int64_t>& counts,
                   std::int64_t seen) {
   const auto number = [&](const char* name, std::int64_t otherwise) {
@@ -56,27 +58,15 @@ void check_counts(Layer& layer, const std::map<std::string, std::int64_t>& count
     check_value(number("held_first", 0) <= needed, "a query needs tokens from ", needed,
                 " on, but it holds them from ", number("held_first", 0), " on");
   }
-  check_value(number("recorded_states", 0) <= seen, number("recorded_states", 0),
-              " states are recorded of ", seen, " tokens");
-  check_value(
-      layer.get_max_length() < 0 || layer.spec().window > 0 || seen <= layer.get_max_length(), seen,
-      " tokens are more than the ", layer.get_max_length(), " that it can hold");
+  if (const auto room = layer.room()) {
+    check_value(seen <= layer.seen() + *room, seen, " tokens were seen, more than the ",
+                layer.seen() + *room, " that it can hold");
+  }
 }
 
-// Keys and values are read by attention, which trusts a layer to hold a pair that fits.
-void check_key_values(const LayerSpec& spec, const detail::LayerState& state) {
-  const auto keys = state.tensors.find("keys"), values = state.tensors.find("values");
-  check_value((keys == state.tensors.end()) == (values == state.tensors.end()),
-              "there are keys without values or values without keys");
-  if (keys == state.tensors.end()) return;
-  const at::Tensor &k = keys->second.content, &v = values->second.content;
-  check_value(k.dim() == 4 && v.dim() == 4 && k.is_floating_point() &&
-                  k.scalar_type() == v.scalar_type() &&
-                  k.sizes().slice(0, 3) == v.sizes().slice(0, 3),
-              "keys ", k.dtype(), " ", k.sizes(), " and values ", v.dtype(), " ", v.sizes(),
-              " do not go together: [batch, kv_heads, tokens, head_dim] of one floating dtype");
-  detail::check_heads(spec, k, "keys", spec.key_dim);
-  detail::check_heads(spec, v, "values", spec.value_dim);
+// Dtype and shape, so that a file whose tensors were exchanged is noticed where any would fit.
+std::string form_of(const at::Tensor& tensor) {
+  return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
 }
 
 }  // namespace
@@ -85,6 +75,7 @@ json CacheFile::write(LayeredCache& cache, const std::string& prefix, Tensors& t
   LayerStack& stack = *cache.stack_;
   const std::int64_t seen = stack.check_whole();
   const History::Content history = stack.history.content();
+  if (history.known < seen) history.ids.select(1, history.known).fill_(kNoId);
   tensors.emplace(prefix + "history.ids", history.ids);
   tensors.emplace(prefix + "history.valid", history.valid);
   tensors.emplace(prefix + "history.stamps", history.stamps);
@@ -92,10 +83,10 @@ json CacheFile::write(LayeredCache& cache, const std::string& prefix, Tensors& t
   for (std::int64_t i = 0; i < stack.size(); ++i) {
     stack.touch_for_visit(i);
     const detail::LayerState state = detail::read_state(stack[i], stack.batch);
-    json held = json::array();
+    json held = json::object();
     for (const auto& [name, tensor] : state.tensors) {
       if (!tensor.content.defined()) continue;
-      held.push_back(name);
+      held[name] = form_of(tensor.content);
       tensors.emplace(prefix + tensor_name(i, name), tensor.content);
     }
     layers.push_back({{"spec", to_json(stack[i].spec())},
@@ -143,8 +134,8 @@ void CacheFile::Loading::fill() {
                            .device = device(i),
                            .batch = batch_,
                            .dtype = options_.dtype});
+      detail::KeepRecording::of(stack_[i], *layers_[at]);
     });
-    detail::KeepRecording::of(stack_[i], *layers_[at]);
   }
 }
 
@@ -161,7 +152,7 @@ void CacheFile::Loading::check_whole() const {
   const auto layers = static_cast<std::int64_t>(file_.layers().size());
   check_value(
       options_.devices.size() == 1 || static_cast<std::int64_t>(options_.devices.size()) == layers,
-      "there are ", options_.devices.size(), " devices for ", layers,
+      file_.name(), ": there are ", options_.devices.size(), " devices for ", layers,
       " layers; give one, or one for each layer");
   check_value(batch_ >= 0 && seen_ >= 0 && (batch_ > 0 || seen_ == 0), file_.name(), " says that ",
               seen_, " tokens of ", batch_, " rows were seen");
@@ -179,10 +170,15 @@ History CacheFile::Loading::read_history() const {
   const std::int64_t known = file_.integer("known");
   check_value(known >= 0 && known <= seen_, file_.name(), " says that ", known, " of ", seen_,
               " tokens are known");
-  return History({.ids = history_tensor("history.ids", at::kLong, {batch_, seen_}),
-                  .valid = history_tensor("history.valid", at::kBool, {batch_, seen_}),
-                  .stamps = history_tensor("history.stamps", at::kLong, {batch_}),
-                  .known = known});
+  const History::Content content{
+      .ids = history_tensor("history.ids", at::kLong, {batch_, seen_}),
+      .valid = history_tensor("history.valid", at::kBool, {batch_, seen_}),
+      .stamps = history_tensor("history.stamps", at::kLong, {batch_}),
+      .known = known};
+  check_value(known == seen_ || content.ids.select(1, known).eq(kNoId).all().item<bool>(),
+              file_.name(), ": 'known' is ", known, ", but token ", known, " of ", seen_,
+              " has an id; it must be the number of tokens before the first without one");
+  return History(content);
 }
 
 // In a cache that makes its layers as keys come in.
@@ -208,8 +204,10 @@ detail::LayerState CacheFile::Loading::read_layer(std::int64_t index) const {
   for (auto& [name, value] : state.counts) {
     value = file_.checked_integer(file_.field(counts, name.c_str()), name);
   }
-  check_value(counts.size() == state.counts.size(), file_.name(), ": layer ", index, " has ",
-              counts.size(), " numbers, but the cache's ", state.counts.size());
+  for (const auto& [name, value] : counts.items()) {
+    check_value(state.counts.contains(name), file_.name(), ": layer ", index, " has a number '",
+                name, "', but the cache's has none of that name");
+  }
   naming(index, [&] { check_counts(layer, state.counts, seen_); });
   read_tensors(index, entry, state);
   return state;
@@ -217,14 +215,15 @@ detail::LayerState CacheFile::Loading::read_layer(std::int64_t index) const {
 
 void CacheFile::Loading::read_tensors(std::int64_t index, const json& entry,
                                       detail::LayerState& state) const {
-  const json& names = file_.field(entry, "tensors");
-  check_value(names.is_array(), file_.name(), ": 'tensors' must be a list");
-  for (const json& name : names) {
-    check_value(name.is_string(), file_.name(), ": 'tensors' must be a list of names");
-    const auto key = name.get<std::string>();
-    state.tensors[key].content = file_.take(tensor_name(index, key));
+  const json& forms = file_.field(entry, "tensors");
+  check_value(forms.is_object(), file_.name(), ": 'tensors' of layer ", index,
+              " must be an object");
+  for (const auto& [name, form] : forms.items()) {
+    const at::Tensor content = file_.take(tensor_name(index, name));
+    check_value(form == form_of(content), file_.name(), ": layer ", index, ": ", name, " is ",
+                form_of(content), ", but was saved as ", form.dump());
+    state.tensors[name].content = content;
   }
-  naming(index, [&] { check_key_values(stack_[index].spec(), state); });
 }
 
 at::Device CacheFile::Loading::device(std::int64_t layer) const {

@@ -1,9 +1,10 @@
 // One layered cache in a file: what is written of it, and how it takes over what a file says.
 // JSON: "kind", "batch", "seen", "known",
-//   "layers": [{"spec": {...}, "max_length", "counts": {name: integer}, "tensors": [name]}]
-// Tensors: "history.ids" int64 [batch, seen] (any number where not known), "history.valid" bool
-// [batch, seen], "history.stamps" int64 [batch], and "layers.<i>.<name>": what is live, in order of
-// time, its token dimension as long as that.
+//   "layers": [{"spec": {...}, "max_length", "counts": {name: integer},
+//               "tensors": {name: its dtype and shape, such as "Float [1, 2, 9, 64]"}}]
+// Tensors: "history.ids" int64 [batch, seen] (-1 in column `known`, any number after it),
+// "history.valid" bool [batch, seen], "history.stamps" int64 [batch], and "layers.<i>.<name>": what
+// is live, in order of time, its token dimension as long as that.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,20 +7,19 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "kvcache/cache/serialization.h"
-#include "kvcache/io/safetensors.h"
 #include "tests/contract/digest.h"
+#include "tests/support/file_content.h"
 #include "tests/support/refusal.h"
 
 namespace kvcache::testing {
 
 class CacheFileTest : public ::testing::Test {
  protected:
-  using Tensors = std::map<std::string, at::Tensor>;
+  using Tensors = FileContent::Tensors;
 
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / c10::str("kvcache_files_test_", ::getpid());
@@ -32,28 +31,27 @@ class CacheFileTest : public ::testing::Test {
 
   // The saved file again, with another header.
   void rewrite(const std::function<void(nlohmann::json&)>& change) const {
-    const SafetensorsFile file = SafetensorsFile::open(path());
-    nlohmann::json header = nlohmann::json::parse(file.metadata().at("kvcache.cache"));
-    change(header);
-    rewrite(
-        file, [](auto&) {}, header.dump());
+    FileContent content = FileContent::read(path());
+    change(content.header);
+    content.write(path());
   }
 
-  // The saved file again, with other tensors.
+  // The saved file again, with other tensors than its header says.
   void retensor(const std::function<void(Tensors&)>& change) const {
-    const SafetensorsFile file = SafetensorsFile::open(path());
-    rewrite(file, change, file.metadata().at("kvcache.cache"));
+    FileContent content = FileContent::read(path());
+    change(content.tensors);
+    content.write(path());
+  }
+
+  // The saved file again, with other tensors, of which its header says so.
+  void craft(const std::function<void(Tensors&)>& change) const {
+    FileContent content = FileContent::read(path());
+    change(content.tensors);
+    content.say_forms();
+    content.write(path());
   }
 
  private:
-  void rewrite(const SafetensorsFile& file, const std::function<void(Tensors&)>& change,
-               const std::string& header) const {
-    Tensors tensors;
-    for (const std::string& name : file.names()) tensors[name] = file.tensor(name).clone();
-    change(tensors);
-    save_safetensors(path(), tensors, {{"kvcache.cache", header}});
-  }
-
   std::filesystem::path folder_;
 };
 

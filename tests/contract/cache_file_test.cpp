@@ -3,6 +3,7 @@
 #include "kvcache/cache/serialization.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -134,7 +135,7 @@ TEST_F(CacheFile, FaultsAreNamedAndChangeNothing) {
     rewrite(change);
     expect_refused(part);
   };
-  refused_header("is of version 2", [](json& h) { h["version"] = 2; });
+  refused_header("is of version 1", [](json& h) { h["version"] = 1; });
   refused_header("holds a cache of kind 'static'", [](json& h) { h["kind"] = "static"; });
   refused_header("there is no 'kind'", [](json& h) { h.erase("kind"); });
   refused_header("says that 9 of 8 tokens are known", [](json& h) { h["seen"] = 8; });
@@ -153,10 +154,15 @@ TEST_F(CacheFile, FaultsAreNamedAndChangeNothing) {
                  [](json& h) { h["layers"][1]["counts"]["held_first"] = std::uint64_t(1) << 63; });
   refused_header("it has seen 4 tokens, the cache 9",
                  [](json& h) { h["layers"][2]["counts"]["seen"] = 4; });
-  refused_header("numbers, but the cache's", [](json& h) { h["layers"][2]["counts"]["more"] = 4; });
+  refused_header("layer 2 has a number 'more'",
+                 [](json& h) { h["layers"][2]["counts"]["more"] = 4; });
   refused_header("there is no 'record'", [](json& h) { h["layers"][1]["counts"].erase("record"); });
-  refused_header("tensors, but the cache",
+  refused_header("has a tensor \"layers.0.keys\", which none of the cache's layers holds",
+                 [](json& h) { h["layers"][0]["tensors"] = json::object(); });
+  refused_header("'tensors' of layer 0 must be an object",
                  [](json& h) { h["layers"][0]["tensors"] = json::array(); });
+  refused_header("keys is Float [1, 2, 9, 3], but was saved as 3",
+                 [](json& h) { h["layers"][0]["tensors"]["keys"] = 3; });
   refused_header("must be a list", [](json& h) { h["layers"] = 3; });
   const auto refused_tensors =
       [&](const std::string& part,
@@ -166,19 +172,66 @@ TEST_F(CacheFile, FaultsAreNamedAndChangeNothing) {
         expect_refused(part);
       };
   refused_tensors("has no tensor", [](auto& t) { t.erase("layers.0.keys"); });
-  refused_tensors("tensors, but the cache", [](auto& t) { t["more"] = at::arange(3); });
-  refused_tensors("do not go together",
+  refused_tensors("has a tensor \"more\"", [](auto& t) { t["more"] = at::arange(3); });
+  refused_tensors("keys is Half [1, 2, 9, 3], but was saved as \"Float [1, 2, 9, 3]\"",
                   [](auto& t) { t["layers.0.keys"] = t["layers.0.keys"].to(at::kHalf); });
-  refused_tensors("do not go together", [](auto& t) {
+}
+
+// Where the header says what tensors there are, the layers say what those must be.
+TEST_F(CacheFile, TensorsThatNoLayerHoldsAreRefused) {
+  const auto refused = [&](const std::string& part, const std::function<void(Tensors&)>& change) {
+    saved();
+    craft(change);
+    expect_refused(part);
+  };
+  refused("layer 0: there is a tensor 'more' [3], which the layer does not have",
+          [](auto& t) { t["layers.0.more"] = at::arange(3); });
+  refused("layer 2: there is a tensor 'seen' [3]",
+          [](auto& t) { t["layers.2.seen"] = at::arange(3); });
+  refused("layer 0: there are no values for 9 tokens", [](auto& t) { t.erase("layers.0.values"); });
+  refused("do not go together",
+          [](auto& t) { t["layers.0.keys"] = t["layers.0.keys"].to(at::kHalf); });
+  refused("do not go together", [](auto& t) {
     t["layers.0.keys"] = t["layers.0.keys"].to(at::kLong);
     t["layers.0.values"] = t["layers.0.values"].to(at::kLong);
   });
-  refused_tensors("do not go together",
-                  [](auto& t) { t["layers.1.keys"] = t["layers.1.keys"].select(1, 0); });
-  refused_tensors("must have 1 rows", [](auto& t) {
+  refused("do not go together",
+          [](auto& t) { t["layers.1.keys"] = t["layers.1.keys"].select(3, 0); });
+  refused("do not go together",
+          [](auto& t) { t["layers.1.keys"] = t["layers.1.keys"].narrow(3, 0, 0).clone(); });
+  refused("must have 1 rows", [](auto& t) {
     for (const char* name : {"layers.0.keys", "layers.0.values"})
       t[name] = t[name].repeat({2, 1, 1, 1});
   });
+}
+
+// A cache that all was taken back from holds keys of no token, which bound no size.
+TEST_F(CacheFile, SizesOfWhatHasNoElementAreBounded) {
+  DynamicCache cache({LayerSpec{}});
+  const at::Tensor states = counting(0, 2, {1, 2, 3});
+  cache.append(states, states, 0);
+  cache.crop(-2);
+  save_cache(cache, path());
+  craft([](auto& t) {
+    for (const char* name : {"layers.0.keys", "layers.0.values"})
+      t[name] = at::empty({1, std::int64_t{1} << 40, 0, 3});
+  });
+  testing::expect_load_refused(cache, path(), "for more than 1048576");
+}
+
+TEST_F(CacheFile, KnownTokensEndBeforeTheFirstWithoutAnId) {
+  const std::vector<LayerSpec> layers{kLayers[0], kLayers[1]};
+  DynamicCache cache(layers);
+  feed(cache, 4);
+  const at::Tensor states = counting(4, 2, {1, 2, 3});
+  for (const std::int64_t layer : {0, 1}) cache.append(states, states, layer);
+  feed(cache, 1);
+  save_cache(cache, path());
+  DynamicCache loaded(layers);
+  load_cache(loaded, path());
+  EXPECT_EQ(difference(digest_of(cache), digest_of(loaded)), "");
+  rewrite([](json& h) { h["known"] = 3; });
+  testing::expect_load_refused(cache, path(), "'known' is 3, but token 3 of 7 has an id");
 }
 
 TEST_F(CacheFile, WithoutWindowTokensIsRefused) {
@@ -196,16 +249,20 @@ TEST_F(CacheFile, TruncatedOrForeignFilesAreRefused) {
   saved();
   std::ifstream in(path(), std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  for (const std::size_t length :
-       {std::size_t{0}, std::size_t{7}, bytes.size() / 2, bytes.size() - 1}) {
+  const auto refused = [&](std::size_t length, const std::string& part) {
     std::filesystem::remove(path());
     std::ofstream(path(), std::ios::binary) << bytes.substr(0, length);
-    expect_refused("");
-  }
+    expect_refused("cache.safetensors");
+    expect_refused(part);
+  };
+  refused(0, "the file is empty");
+  refused(7, "it has only 7 bytes, too few for a safetensors file");
+  refused(bytes.size() / 2, "was not written whole");
+  refused(bytes.size() - 1, "bytes of data; it is damaged or was not written whole");
   save_safetensors(path(), {{"weight", at::arange(4)}});
   expect_refused("is not the file of a cache");
   std::filesystem::remove(path());
-  expect_refused("cache.safetensors");
+  expect_refused("cache.safetensors\": No such file");
 }
 
 TEST_F(CacheFile, IsNotTouchedInAStep) {

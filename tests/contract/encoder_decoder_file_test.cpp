@@ -132,7 +132,7 @@ TEST_F(EncoderDecoderFile, FaultsOfEitherSideAreNamedAndChangeNeither) {
     rewrite(change);
     expect_refused(part);
   };
-  refused_header("is of version 2", [](json& h) { h["version"] = 2; });
+  refused_header("is of version 1", [](json& h) { h["version"] = 1; });
   refused_header("there is no 'cross_attention_cache'",
                  [](json& h) { h.erase("cross_attention_cache"); });
   refused_header("cross_attention_cache: there is no 'batch'",
@@ -157,7 +157,8 @@ TEST_F(EncoderDecoderFile, FaultsOfEitherSideAreNamedAndChangeNeither) {
     expect_refused(part);
   };
   refused_tensors("has no tensor", [](auto& t) { t.erase("cross_attention_cache.layers.1.keys"); });
-  refused_tensors("tensors, but the cache", [](auto& t) { t["layers.0.keys"] = at::ones({1}); });
+  refused_tensors("has a tensor \"layers.0.keys\"",
+                  [](auto& t) { t["layers.0.keys"] = at::ones({1}); });
   refused_tensors("a row of the encoder's holds padding alone",
                   [](auto& t) { t["cross_attention_cache.history.valid"][0].fill_(false); });
 }

@@ -9,6 +9,7 @@
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/models/decoder.h"
+#include "tests/support/refusal.h"
 #include "tests/support/sim/sim.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
@@ -36,16 +37,6 @@ at::Tensor states(double first, std::int64_t tokens) {
       .to(sim::device(0));
 }
 
-template <typename Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(accepted)";
-}
-
 // Found on the host, before anything is queued on the device.
 void expect_untouched(const sim::Counters& since) {
   EXPECT_EQ(since.launches, 0);
@@ -62,9 +53,9 @@ TEST(DeviceStaticCache, F14_OverflowIsFoundOnTheHostBeforeAnyKernel) {
   const at::Tensor keys = states(53, 2), values = states(63, 2);
 
   sim::reset_counters();
-  EXPECT_THAT(refusal([&] { cache.update(keys, values, 0); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.update(keys, values, 0); }),
               AllOf(HasSubstr("4"), HasSubstr("3"), HasSubstr("2")));
-  EXPECT_THAT(refusal([&] { cache.begin_step({.tokens = 2, .batch = 1}); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.begin_step({.tokens = 2, .batch = 1}); }),
               AllOf(HasSubstr("4"), HasSubstr("3"), HasSubstr("2")));
   EXPECT_EQ(cache.get_seq_length(), 3);
   expect_untouched(sim::counters());
@@ -87,7 +78,7 @@ TEST(DeviceStaticCache, F14_AModelsStepThatOverflowsTouchesNoDevice) {
   sim::synchronize();
   sim::reset_counters();
   const ForwardInput two{.input_ids = ids_tensor({{8, 9}})};
-  EXPECT_THAT(refusal([&] { model.forward(two, &cache); }),
+  EXPECT_THAT(refusal<ValueError>([&] { model.forward(two, &cache); }),
               AllOf(HasSubstr("4"), HasSubstr("3"), HasSubstr("2")));
   expect_untouched(sim::counters());
   const at::Tensor last = model.forward({.input_ids = ids_tensor({{8}})}, &cache);
@@ -129,7 +120,7 @@ TEST(DeviceStaticCache, BuffersAreMadeAheadWhereEachLayerLies) {
   EarlyInitialization shapes{.kv_heads = {1},
                              .key_dims = {1},
                              .devices = {sim::device(0), sim::device(1), sim::device(0)}};
-  EXPECT_THAT(refusal([&] { cache.early_initialization(shapes); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.early_initialization(shapes); }),
               HasSubstr("3 devices for 2 layers"));
   shapes.devices.pop_back();
   cache.early_initialization(shapes);

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/core/errors.h"
 #include "kvcache/models/registry.h"
+#include "tests/support/refusal.h"
 
 namespace kvcache::testing {
 
@@ -23,12 +23,7 @@ inline ModelConfig config_with(const std::string& model_type, const std::string&
 
 // Why such a config is refused.
 inline std::string config_refusal(const std::string& model_type, const std::string& fields) {
-  try {
-    config_with(model_type, fields);
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(accepted)";
+  return refusal<ValueError>([&] { config_with(model_type, fields); });
 }
 
 inline std::vector<std::string> layer_types_of(const ModelConfig& config) {

@@ -1,11 +1,16 @@
-// Small tensors from literals, and differences with readable messages.
+// Small tensors from literals, differences with readable messages, and what else many tests write
+// down.
 #pragma once
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <numeric>
+#include <string>
 #include <vector>
+
+#include "kvcache/core/layer_spec.h"
 
 namespace kvcache::testing {
 
@@ -16,6 +21,18 @@ inline at::Tensor ids_tensor(const Rows& rows) {
   std::vector<at::Tensor> parts;
   for (const auto& row : rows) parts.push_back(at::tensor(row, at::kLong));
   return at::stack(parts);
+}
+
+// first, first + 1, ..., last
+inline std::vector<std::int64_t> from_to(std::int64_t first, std::int64_t last) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(last - first + 1));
+  std::iota(result.begin(), result.end(), first);
+  return result;
+}
+
+// A layer whose queries see so many tokens.
+inline LayerSpec window(std::int64_t tokens) {
+  return {.type = std::string(kSlidingAttention), .window = tokens};
 }
 
 // Largest absolute difference; NaN if either side has one.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,13 +99,14 @@ class WriteState final : public Visitor {
                   info.live.length(), " tokens");
       return;
     }
-    ++tensors_;
+    tensors_.insert(found->first);
     const at::Tensor& content = found->second.content;
     check(info, content);
     std::vector<std::int64_t> shape = content.sizes().vec();
     if (info.token_dim) {
+      // A buffer for nothing only says what is going to be held.
       shape[static_cast<std::size_t>(*info.token_dim)] =
-          info.slots.value_or(std::max<std::int64_t>(info.live.end, 1));
+          info.live.end == 0 ? 1 : info.slots.value_or(info.live.end);
     }
     const bool fits = tensor.defined() && tensor.sizes() == shape &&
                       tensor.device() == options_.device &&
@@ -125,24 +127,32 @@ class WriteState final : public Visitor {
     const auto found = state_.counts.find(std::string(name));
     check_value(found != state_.counts.end(), "there is no number '", name, "'");
     value = found->second;
-    ++counts_;
+    counts_.insert(found->first);
   }
 
   // Refuses what the layer has no place for. Throws ValueError.
   void check_all_taken() const {
-    const auto tensors = static_cast<std::size_t>(
-        std::count_if(state_.tensors.begin(), state_.tensors.end(),
-                      [](const auto& entry) { return entry.second.content.defined(); }));
-    check_value(tensors_ == tensors && counts_ == state_.counts.size(), "there are ",
-                state_.counts.size(), " numbers and ", tensors, " tensors, but the layer has ",
-                counts_, " and ", tensors_);
+    for (const auto& [name, value] : state_.counts) {
+      check_value(counts_.contains(name), "there is a number '", name, "' of ", value,
+                  ", which the layer does not have");
+    }
+    for (const auto& [name, tensor] : state_.tensors) {
+      check_value(!tensor.content.defined() || tensors_.contains(name), "there is a tensor '", name,
+                  "' ", tensor.content.sizes(), ", which the layer does not have");
+    }
   }
 
  private:
+  // Elements, for each row and slot, of a tensor that has none in all: nothing else bounds what a
+  // file says of it.
+  static constexpr std::int64_t kMostUnfilled = std::int64_t{1} << 20;
+
   void check(const TensorInfo& info, const at::Tensor& content) const {
     const auto has_size = [&](std::optional<std::int64_t> dim, std::int64_t size) {
       return !dim || (*dim < content.dim() && content.size(*dim) == size);
     };
+    check_value(options_.batch > 0, "there are ", info.name, " ", content.sizes(),
+                ", but no rows; there must be none");
     check_value(has_size(info.batch_dim, options_.batch), info.name, " are ", content.sizes(),
                 ", but must have ", options_.batch, " rows in dimension ",
                 info.batch_dim.value_or(0));
@@ -153,12 +163,21 @@ class WriteState final : public Visitor {
         info.role == Role::recurrent || !options_.dtype || content.scalar_type() == *options_.dtype,
         info.name, " are ", content.dtype(), ", but must be ",
         options_.dtype.value_or(content.scalar_type()));
+    if (content.numel() > 0) return;
+    std::int64_t elements = 1;
+    for (std::int64_t dim = 0; dim < content.dim(); ++dim) {
+      if (dim == info.batch_dim || dim == info.token_dim) continue;
+      const std::int64_t size = std::max<std::int64_t>(content.size(dim), 1);
+      check_value(elements <= kMostUnfilled / size, info.name, " are ", content.sizes(),
+                  ", of which there is no element, for more than ", kMostUnfilled,
+                  " of them in a row's token");
+      elements *= size;
+    }
   }
 
   const LayerState& state_;
   const WriteOptions& options_;
-  std::size_t counts_ = 0;
-  std::size_t tensors_ = 0;
+  std::set<std::string> counts_, tensors_;  // that the layer took
 };
 
 // Fills `layer`, which was reset. Throws ValueError naming what does not fit; the layer is of no
@@ -167,6 +186,7 @@ inline void write_state(Layer& layer, const LayerState& state, const WriteOption
   WriteState write(state, options);
   layer.visit(write);
   write.check_all_taken();
+  layer.check_filled();
 }
 
 // The device that a layer's tensors lie on; absent where it has none.

@@ -202,6 +202,10 @@ class Layer {
     visit_state(visitor);
   }
 
+  // Throws ValueError unless what it holds is what a layer of its kind and spec holds after seen()
+  // tokens: to be asked once a visitor has filled it from outside, as from a file.
+  virtual void check_filled() const = 0;
+
   // A deep copy. No step may be open.
   virtual std::unique_ptr<Layer> clone() const = 0;
 

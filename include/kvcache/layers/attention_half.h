@@ -120,6 +120,9 @@ class AttentionHalf final : public KeyValuePort {
     storage_->visit(visitor);
   }
 
+  // See Layer: of one that has seen `seen` tokens.
+  void check_filled(std::int64_t seen) const { storage_->check_filled(spec_, seen); }
+
   const Retention& retention() const { return retention_; }
   Storage& storage() { return *storage_; }
   const Storage& storage() const { return *storage_; }
@@ -132,12 +135,13 @@ class AttentionHalf final : public KeyValuePort {
   }
 
   void set_record(std::int64_t tokens) {
-    const std::int64_t most = storage_->most_record();
-    check_value(!retention_.bound() || tokens <= most, "up to ", tokens,
+    const std::int64_t most = retention_.bound() ? storage_->most_record() : 0;
+    check_value(tokens <= most, "up to ", tokens,
                 " past tokens are recorded, but the layer can record ", most,
-                "; make the cache with a larger record_slack or max_cache_len");
+                retention_.bound() ? "; make the cache with a larger record_slack or max_cache_len"
+                                   : ", as it keeps every token");
     record_ = tokens;
-    if (retention_.bound()) storage_->record(tokens);
+    storage_->record(tokens);
   }
 
   std::int64_t keep_from(std::int64_t seen) const {

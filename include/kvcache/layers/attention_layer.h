@@ -48,6 +48,7 @@ class AttentionLayer : public Layer {
     return half_.planned_bytes(input);
   }
   void share_rows() override { half_.storage().share_rows(); }
+  void check_filled() const override { half_.check_filled(seen()); }
 
   // Classes derived from this one override it, so that a copy keeps its class; and fork(), where
   // their storage can share.

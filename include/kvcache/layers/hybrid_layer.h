@@ -67,6 +67,11 @@ class HybridLayer : public Layer {
 
   void share_rows() override { attention_.storage().share_rows(); }
 
+  void check_filled() const override {
+    attention_.check_filled(seen());
+    linear_.check_filled(seen());
+  }
+
   // Classes derived from this one override it, so that a copy keeps its class; and fork(), where
   // their storage can share.
   std::unique_ptr<Layer> clone() const override {
@@ -92,7 +97,7 @@ class HybridLayer : public Layer {
   }
   void visit_state(Visitor& visitor) override {
     attention_.visit(visitor);
-    linear_.visit(visitor);
+    linear_.visit(visitor, seen());
   }
 
  private:

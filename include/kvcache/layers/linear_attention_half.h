@@ -118,18 +118,35 @@ class LinearAttentionHalf final : public StatePort {
     return total;
   }
 
-  void visit(Visitor& visitor) {
+  // Of a layer that has seen `seen` tokens. Throws ValueError for a visitor that sets numbers which
+  // do not go together.
+  void visit(Visitor& visitor, std::int64_t seen) {
     visitor.count("record_states", record_);
     visitor.count("recorded_states", recorded_);
-    check_value(recorded_ <= record_ && record_ <= kMostRecord, "of at most ", record_,
-                " states to take back there are ", recorded_);
+    check_value(record_ <= kMostRecord, "record_states is ", record_, "; it must be at most ",
+                kMostRecord);
+    check_value(recorded_ <= std::min(record_, seen), "recorded_states is ", recorded_,
+                "; it must be at most ", std::min(record_, seen), ": of ", seen,
+                " tokens up to record_states = ", record_, " can be taken back");
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
-      convolutions_[i].visit("convolution_" + std::to_string(i), recorded_, visitor);
+      convolutions_[i].visit(name_of("convolution", i), recorded_, visitor);
     }
+    // Before the first token there is no state to go back to.
+    const std::int64_t states = std::min(recorded_ + 1, seen);
     for (std::size_t i = 0; i < recurrences_.size(); ++i) {
-      recurrences_[i].visit("recurrent_" + std::to_string(i), recorded_, visitor);
+      recurrences_[i].visit(name_of("recurrent", i), states, visitor);
     }
-    check_value(recorded_ == 0 || holds(), recorded_, " states are recorded, but there are none");
+  }
+
+  // See Layer: of one that has seen `seen` tokens. Each state that the spec lists is there from the
+  // first token on; where it lists none, at least one.
+  void check_filled(std::int64_t seen) const {
+    check_value(holds() == (seen > 0), "after ", seen, " tokens there is ",
+                seen > 0 ? "no state of a convolution or recurrence; there must be one"
+                         : "a state of a convolution or recurrence; there must be none");
+    for_each_state([&](const auto& state, const char* kind, std::size_t index) {
+      if (seen > 0) state.check_filled(name_of(kind, index));
+    });
   }
 
  private:
@@ -137,6 +154,10 @@ class LinearAttentionHalf final : public StatePort {
   static constexpr std::int64_t kDefaultRecord = 16;  // tokens; a state can be megabytes
   static constexpr std::int64_t kMostRecord = std::int64_t{1}
                                               << 48;  // tokens; as good as unbounded
+
+  static std::string name_of(const char* kind, std::size_t index) {
+    return c10::str(kind, "_", index);
+  }
 
   // States beyond those listed are not used.
   template <typename Size>

@@ -38,6 +38,7 @@ class LinearAttentionLayer final : public Layer {
   std::unique_ptr<Layer> clone() const override {
     return std::unique_ptr<Layer>(new LinearAttentionLayer(*this));
   }
+  void check_filled() const override { half_.check_filled(seen()); }
 
  private:
   LinearAttentionLayer(const LinearAttentionLayer&) = default;
@@ -45,7 +46,7 @@ class LinearAttentionLayer final : public Layer {
   void publish_state(std::int64_t tokens) noexcept override { half_.publish(tokens); }
   void crop_state(std::int64_t new_seen) override { half_.crop(seen() - new_seen, seen()); }
   void reset_state() noexcept override { half_.reset(); }
-  void visit_state(Visitor& visitor) override { half_.visit(visitor); }
+  void visit_state(Visitor& visitor) override { half_.visit(visitor, seen()); }
 
   LinearAttentionHalf half_;
 };

@@ -24,6 +24,7 @@ class StatelessLayer : public Layer {
   bool can_crop(std::int64_t tokens) const override { return tokens >= 0 && tokens <= seen(); }
   void activate_past_recording(std::optional<std::int64_t>) override {}
   std::optional<std::int64_t> planned_bytes(const PlanInput&) const override { return 0; }
+  void check_filled() const override {}
 
  protected:
   StatelessLayer(const StatelessLayer&) = default;

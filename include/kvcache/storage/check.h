@@ -51,6 +51,26 @@ inline void check_heads(const LayerSpec& spec, const at::Tensor& states, const c
               " heads of size ", head_dim, " (0: any)");
 }
 
+// Refuses what cannot be the buffers [batch, kv_heads, slots, head_dim] of a layer of `spec` that
+// has seen `seen` tokens. Throws ValueError.
+inline void check_filled(const KeyValue& buffers, const LayerSpec& spec, std::int64_t seen) {
+  const at::Tensor &keys = buffers.keys, &values = buffers.values;
+  check_value(keys.defined() || !values.defined(), "there are values without keys");
+  check_value(values.defined() || !keys.defined(), "there are keys without values");
+  check_value(keys.defined() || seen == 0, "there are no keys and values, but ", seen,
+              " tokens were seen");
+  if (!keys.defined()) return;
+  check_value(keys.dim() == 4 && values.dim() == 4 && keys.is_floating_point() &&
+                  keys.scalar_type() == values.scalar_type() &&
+                  keys.sizes().slice(0, 3) == values.sizes().slice(0, 3) && keys.size(1) > 0 &&
+                  keys.size(3) > 0 && values.size(3) > 0,
+              "buffers of keys ", keys.dtype(), " ", keys.sizes(), " and of values ",
+              values.dtype(), " ", values.sizes(),
+              " do not go together: [batch, kv_heads, slots, head_dim] of one floating dtype");
+  check_heads(spec, keys, "keys", spec.key_dim);
+  check_heads(spec, values, "values", spec.value_dim);
+}
+
 // Refuses a tensor that does not continue `buffer`: no silent broadcast, promotion or transfer.
 inline void check_continues(const at::Tensor& buffer, const at::Tensor& added, const char* name) {
   check_value(added.size(0) == buffer.size(0), name, " have batch ", added.size(0),

@@ -164,8 +164,7 @@ class FixedStorage final : public Storage {
   }
 
   // The number of slots is a setting, not state: a visitor fills the slots that there are. Throws
-  // ValueError for more tokens than those, and for tensors of another shape than was fixed for
-  // good.
+  // ValueError for more tokens than those.
   void visit(Visitor& visitor) override {
     settle();
     visitor.count("held_first", held_.first);
@@ -175,7 +174,8 @@ class FixedStorage final : public Storage {
                 " slots; make the cache with a larger record_slack or max_cache_len");
     std::int64_t shape_fixed = shape_fixed_ ? 1 : 0;
     visitor.count("shape_fixed", shape_fixed);
-    shape_fixed_ = shape_fixed != 0 || pinned_.has_value();
+    check_value(shape_fixed == 0 || shape_fixed == 1, "shape_fixed is ", shape_fixed,
+                "; it must be 0 or 1");
     const std::int64_t slot = held_.first % slots_;
     TensorInfo info{.name = "keys",
                     .batch_dim = 0,
@@ -185,7 +185,15 @@ class FixedStorage final : public Storage {
     visitor.tensor(info, buffer_.keys);
     info.name = "values";
     visitor.tensor(info, buffer_.values);
-    if (buffer_.keys.defined() && buffer_.values.defined()) check_pinned(buffer_);
+    shape_fixed_ = pinned_.has_value() || (shape_fixed == 1 && buffer_.keys.defined());
+  }
+
+  // The shape is that which was fixed for good, if one was.
+  void check_filled(const LayerSpec& spec, std::int64_t seen) const override {
+    detail::check_filled(buffer_, spec, seen);
+    if (!buffer_.keys.defined()) return;
+    check_pinned(buffer_);
+    check_value(shape_fixed_, "shape_fixed is 0; it must be 1, as there are keys");
   }
 
   // A copy has buffers of its own, whose shape nobody asked for: other ones fit after a reset.

@@ -103,6 +103,10 @@ class GrowingStorage final : public Storage {
                    buffer_.values);
   }
 
+  void check_filled(const LayerSpec& spec, std::int64_t seen) const override {
+    detail::check_filled(buffer_, spec, seen);
+  }
+
   std::unique_ptr<Storage> clone() const override {
     auto copy = std::make_unique<GrowingStorage>(memory_);
     copy->reserved_ = reserved_;

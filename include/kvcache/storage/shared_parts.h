@@ -16,17 +16,9 @@
 #include "kvcache/core/view.h"
 #include "kvcache/core/visible.h"
 #include "kvcache/core/visitor.h"
+#include "kvcache/storage/allocate_slots.h"
 
 namespace kvcache::detail {
-
-// Buffers as `like` and of its rows, with another number of slots.
-inline KeyValue allocate_slots(Memory& memory, const KeyValue& like, std::int64_t slots) {
-  const auto make = [&](const at::Tensor& t) {
-    return memory.allocate({t.size(0), t.size(1), slots, t.size(3)},
-                           {.dtype = t.scalar_type(), .device = t.device()});
-  };
-  return {make(like.keys), make(like.values)};
-}
 
 struct SharedPart {
   KeyValue states;        // [batch or 1, kv_heads, slots, head_dim] each

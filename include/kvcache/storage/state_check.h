@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kvcache/core/errors.h"
@@ -56,6 +57,31 @@ inline void check_size(const std::optional<RecurrentSize>& own, const at::Tensor
                             own->dtype ? std::optional(states.scalar_type()) : std::nullopt};
   check_value(given == *own, "recurrent states have ", given, ", but the layer was made for ", *own,
               own->shape == std::vector<std::int64_t>{0} ? ": for none" : "");
+}
+
+// Refuses what cannot be the buffer [batch, channels, slots] of a convolution of `taps` taps after
+// some tokens; undefined: the layer does not use it. Throws ValueError.
+inline void check_filled(const at::Tensor& buffer, const std::string& name,
+                         const std::optional<ConvolutionSize>& own, std::int64_t taps) {
+  check_value(buffer.defined() || !own || own->channels == 0, "there is no ", name,
+              ", but the layer was made for one of ", own.value_or(ConvolutionSize{}));
+  if (!buffer.defined()) return;
+  check_value(buffer.dim() == 3 && buffer.size(1) > 0 && buffer.is_floating_point(), name, " is ",
+              buffer.dtype(), " ", buffer.sizes(),
+              "; it must be floating point [batch, channels, tokens]");
+  check_size(own, {buffer.size(1), taps});
+}
+
+// The same of the buffer [slots, batch, ...] of a recurrence.
+inline void check_filled(const at::Tensor& buffer, const std::string& name,
+                         const std::optional<RecurrentSize>& own) {
+  check_value(buffer.defined() || !own || own->shape == RecurrentSize{}.shape, "there is no ", name,
+              ", but the layer was made for one of ", own.value_or(RecurrentSize{}));
+  if (!buffer.defined()) return;
+  check_value(buffer.dim() >= 2 && buffer.numel() > 0 && buffer.is_floating_point(), name, " is ",
+              buffer.dtype(), " ", buffer.sizes(),
+              "; it must be floating point [states, batch, ...] and not be empty");
+  check_size(own, buffer);
 }
 
 }  // namespace kvcache::detail

@@ -21,20 +21,10 @@
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/visitor.h"
+#include "kvcache/storage/allocate_slots.h"
 #include "kvcache/storage/state_check.h"
 
 namespace kvcache {
-
-namespace detail {
-
-inline at::Tensor allocate_slots(Memory& memory, const at::Tensor& like, std::int64_t slot_dim,
-                                 std::int64_t slots) {
-  std::vector<std::int64_t> shape = like.sizes().vec();
-  shape[static_cast<std::size_t>(slot_dim)] = slots;
-  return memory.allocate(shape, {.dtype = like.scalar_type(), .device = like.device()});
-}
-
-}  // namespace detail
 
 // The last inputs of a causal convolution: kernel_size - 1 of them, zeros before the first token,
 // and those of recorded tokens before. They move along a buffer and are brought back to its front
@@ -111,7 +101,7 @@ class ConvolutionStorage {
   }
 
   // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
-  // gives the convolution's taps. Throws ValueError for another size than the storage's.
+  // gives the convolution's taps. Throws ValueError for taps without inputs, or the reverse.
   void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
     std::int64_t taps = holds() ? context_ + 1 : 0;
     visitor.count(name + "_taps", taps);
@@ -125,7 +115,13 @@ class ConvolutionStorage {
                     .token_dim = kTime,
                     .live = {start_, start_ + live_}},
                    buffer_);
-    if (holds()) detail::check_size(size_, {buffer_.size(kChannels), context_ + 1});
+    check_value(holds() == (taps > 0), name, "_taps is ", taps, ", but ",
+                holds() ? "there are inputs; it must be at least 1" : "there are no inputs");
+  }
+
+  // Throws ValueError unless a visitor filled in what such a storage holds after some tokens.
+  void check_filled(const std::string& name) const {
+    detail::check_filled(buffer_, name, size_, context_ + 1);
   }
 
   // A deep copy. No step may be staged.
@@ -313,22 +309,25 @@ class RecurrentStorage {
     return detail::bytes_of(shape, size_->dtype.value_or(input.dtype));
   }
 
-  // `recorded` tokens can be taken back. A visitor may fill a storage that holds nothing: it then
-  // says how many states there are. Throws ValueError for another size than the storage's.
-  void visit(const std::string& name, std::int64_t recorded, Visitor& visitor) {
+  // A visitor may fill a storage that holds nothing: it then says how many states there are, of
+  // which there must be `states` if there are any. Throws ValueError for another number.
+  void visit(const std::string& name, std::int64_t states, Visitor& visitor) {
     const bool held = holds();
     visitor.count(name + "_states", live_);
-    check_value(held || live_ == 0 || live_ == recorded || live_ == recorded + 1, name, " has ",
-                live_, " states, of which ", recorded, " are recorded");
+    check_value(held || live_ == 0 || live_ == states, name, "_states is ", live_, "; it must be ",
+                states, ", or 0 where there are none");
     visitor.tensor({.name = name,
                     .role = Role::recurrent,
                     .batch_dim = 1,
                     .token_dim = 0,
                     .live = {start_, start_ + live_}},
                    buffer_);
-    if (holds()) detail::check_size(size_, buffer_);
-    check_value(held || !holds() || live_ > 0, name, " has a tensor, but no states");
+    check_value(holds() == (live_ > 0), name, "_states is ", live_, ", but ",
+                holds() ? "there are states" : "there are none");
   }
+
+  // As in ConvolutionStorage.
+  void check_filled(const std::string& name) const { detail::check_filled(buffer_, name, size_); }
 
   // A deep copy. No step may be staged.
   RecurrentStorage clone() const {

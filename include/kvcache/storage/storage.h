@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "kvcache/core/layer_spec.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/view.h"
 #include "kvcache/core/visible.h"
@@ -111,6 +112,10 @@ class Storage {
   virtual void reset() noexcept = 0;
 
   virtual void visit(Visitor& visitor) = 0;
+
+  // Throws ValueError unless what a visitor filled in is what a storage of its kind holds for a
+  // layer of `spec` that has seen `seen` tokens.
+  virtual void check_filled(const LayerSpec& spec, std::int64_t seen) const = 0;
 
   // A deep copy. No step may be open.
   virtual std::unique_ptr<Storage> clone() const = 0;

@@ -37,6 +37,7 @@ class TransientStorage final : public Storage {
   void trim(Range) override {}
   void reset() noexcept override {}
   void visit(Visitor&) override {}
+  void check_filled(const LayerSpec&, std::int64_t) const override {}
   std::unique_ptr<Storage> clone() const override { return std::make_unique<TransientStorage>(); }
 };
 

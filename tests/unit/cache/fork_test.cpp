@@ -25,26 +25,18 @@ namespace {
 using testing::counting;
 using testing::FailingMemory;
 using testing::feed;
+using testing::from_to;
 using ::testing::HasSubstr;
 using testing::numbers;
 using testing::refusal;
 using testing::stored;
+using testing::window;
 using Numbers = std::vector<std::int64_t>;
 
 const LayerSpec kFull{};
 
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
-
 Numbers held(Cache& cache, std::int64_t row = 0) {
   return numbers(stored(static_cast<LayeredCache&>(cache))[0].keys, row);
-}
-
-Numbers from_to(std::int64_t first, std::int64_t last) {
-  Numbers result;
-  for (std::int64_t i = first; i <= last; ++i) result.push_back(i);
-  return result;
 }
 
 // Appends one token whose key is `number` in every row, plus 1000 a row.

@@ -11,29 +11,24 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "tests/support/counting.h"
+#include "tests/support/refusal.h"
 #include "tests/support/stored.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
 
 using testing::counting;
 using testing::feed;
+using testing::from_to;
 using testing::numbers;
+using testing::refusal;
 using testing::stored;
+using testing::window;
 using Numbers = std::vector<std::int64_t>;
 using MaskSizes = std::pair<std::int64_t, std::int64_t>;
 
 const LayerSpec kFull{};
-
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
-
-Numbers from_to(std::int64_t first, std::int64_t last) {
-  Numbers result;
-  for (std::int64_t i = first; i <= last; ++i) result.push_back(i);
-  return result;
-}
 
 Numbers held(LayeredCache& cache, std::size_t layer = 0) {
   return numbers(stored(cache)[layer].keys);
@@ -171,15 +166,6 @@ TEST(KnownFaults, F17NoMaximumLengthWithoutLayers) {
   EXPECT_EQ(DynamicCache({kFull, window(4)}).get_max_length(), 4);
 }
 
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 TEST(KnownFaults, F21BatchAndDtypeChanges) {
   using ::testing::AllOf;
   using ::testing::HasSubstr;
@@ -187,12 +173,12 @@ TEST(KnownFaults, F21BatchAndDtypeChanges) {
   const at::Tensor first = counting(0, 3, {1, 1, 2}, at::kHalf);
   cache.update(first, first, 0);
   const at::Tensor wide = counting(3, 1, {2, 1, 2}, at::kHalf);
-  EXPECT_THAT(refusal([&] { cache.update(wide, wide, 0); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.update(wide, wide, 0); }),
               AllOf(HasSubstr("batch 2"), HasSubstr("batch 1")));
-  EXPECT_THAT(refusal([&] { cache.begin_step({.tokens = 1, .batch = 2}); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.begin_step({.tokens = 1, .batch = 2}); }),
               AllOf(HasSubstr("batch 2"), HasSubstr("batch 1")));
   const at::Tensor other = counting(3, 1, {1, 1, 2}, at::kFloat);
-  EXPECT_THAT(refusal([&] { cache.update(other, other, 0); }),
+  EXPECT_THAT(refusal<ValueError>([&] { cache.update(other, other, 0); }),
               AllOf(HasSubstr("layer 0"), HasSubstr("float"), HasSubstr("c10::Half")));
   EXPECT_EQ(cache.get_seq_length(), 3);
   EXPECT_EQ(held(cache), from_to(0, 2));

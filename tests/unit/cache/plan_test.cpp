@@ -18,6 +18,7 @@
 #include "tests/support/counting_states.h"
 #include "tests/support/failing_memory.h"
 #include "tests/support/refusal.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
@@ -32,10 +33,7 @@ using testing::kNothing;
 using testing::kTwoStates;
 using testing::Numbers;
 using testing::refusal;
-
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
+using testing::window;
 
 LayerSpec sized(LayerSpec spec) {
   spec.kv_heads = 2;

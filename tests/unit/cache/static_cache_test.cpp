@@ -13,6 +13,7 @@
 #include "tests/support/failing_memory.h"
 #include "tests/support/refusal.h"
 #include "tests/support/stored.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
@@ -22,24 +23,16 @@ using testing::buffers;
 using testing::counting;
 using testing::FailingMemory;
 using testing::feed;
+using testing::from_to;
 using ::testing::HasSubstr;
 using testing::numbers;
 using testing::refusal;
 using testing::stored;
+using testing::window;
 using Numbers = std::vector<std::int64_t>;
 using MaskSizes = std::pair<std::int64_t, std::int64_t>;
 
 const LayerSpec kFull{};
-
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
-
-Numbers from_to(std::int64_t first, std::int64_t last) {
-  Numbers result;
-  for (std::int64_t i = first; i <= last; ++i) result.push_back(i);
-  return result;
-}
 
 Numbers held(LayeredCache& cache, std::size_t layer = 0) {
   return numbers(stored(cache)[layer].keys);

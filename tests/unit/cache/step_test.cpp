@@ -11,6 +11,7 @@
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/uncached.h"
 #include "tests/support/counting.h"
+#include "tests/support/refusal.h"
 
 namespace kvcache {
 namespace {
@@ -20,19 +21,10 @@ using testing::counting;
 using ::testing::ElementsAre;
 using testing::feed;
 using ::testing::HasSubstr;
+using testing::refusal;
 
 const LayerSpec kFull{};
 const LayerSpec kWindow4{.type = std::string(kSlidingAttention), .window = 4};
-
-template <typename Error>
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing of this kind was refused";
-}
 
 void run(Cache& cache, StepInput input, std::int64_t layers) {
   Step step = cache.begin_step(input);

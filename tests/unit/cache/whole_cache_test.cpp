@@ -14,6 +14,7 @@
 #include "tests/support/counting.h"
 #include "tests/support/refusal.h"
 #include "tests/support/stored.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
@@ -23,13 +24,10 @@ using ::testing::HasSubstr;
 using testing::numbers;
 using testing::refusal;
 using testing::stored;
+using testing::window;
 using Numbers = std::vector<std::int64_t>;
 
 const LayerSpec kFull{};
-
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
 
 // int64 [batch, tokens]: 100, 101, ... in every row.
 at::Tensor text(std::int64_t tokens, std::int64_t batch = 1, std::int64_t first = 0) {

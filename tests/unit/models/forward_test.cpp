@@ -12,6 +12,7 @@
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/models/causal_lm.h"
+#include "tests/support/refusal.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
 
@@ -40,12 +41,7 @@ std::vector<std::unique_ptr<Cache>> both_caches(const CausalLM& model, std::int6
 }
 
 std::string refusal(const CausalLM& model, const ForwardInput& input, Cache* cache = nullptr) {
-  try {
-    model.forward(input, cache);
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(accepted)";
+  return refusal<ValueError>([&] { model.forward(input, cache); });
 }
 
 TEST(Forward, LogitsOfTheLastPositionsOnly) {

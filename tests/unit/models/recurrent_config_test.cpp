@@ -9,6 +9,7 @@
 #include "kvcache/core/errors.h"
 #include "kvcache/models/config_reader.h"
 #include "kvcache/models/registry.h"
+#include "tests/support/refusal.h"
 
 namespace kvcache::testing {
 namespace {
@@ -22,12 +23,7 @@ ModelConfig read(const std::string& type, const std::string& fields = "\"vocab_s
 }
 
 std::string refusal(const std::string& type, const std::string& fields) {
-  try {
-    read(type, fields);
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "(accepted)";
+  return refusal<ValueError>([&] { read(type, fields); });
 }
 
 TEST(RecurrentConfigs, MambasDefaultsAreTransformers) {

@@ -41,7 +41,7 @@ struct Operator {
 
 void PrintTo(const Operator& op, std::ostream* out) { *out << op.name; }
 
-std::vector<Operator> asynchronous_operators() {
+std::vector<Operator> arithmetic() {
   using I = const Inputs&;
   return {
       {"add", [](I i) { return i.a + i.b; }},
@@ -54,6 +54,16 @@ std::vector<Operator> asynchronous_operators() {
       {"rsqrt", [](I i) { return i.a.square().add_(1).rsqrt_(); }},
       {"neg_exp_log", [](I i) { return i.a.neg().exp().add(1).log(); }},
       {"cos_sin", [](I i) { return i.a.cos() * i.b.sin(); }},
+      {"complex",
+       [](I i) {
+         return at::view_as_real(at::view_as_complex(i.a.view({2, 3, 2, 2})).conj() * 2);
+       }},
+  };
+}
+
+std::vector<Operator> activations() {
+  using I = const Inputs&;
+  return {
       {"silu", [](I i) { return at::silu(i.a); }},
       {"gelu", [](I i) { return at::gelu(i.a, "tanh"); }},
       {"relu_sigmoid", [](I i) { return at::relu(i.a) + at::sigmoid(i.b); }},
@@ -62,6 +72,13 @@ std::vector<Operator> asynchronous_operators() {
       {"softmax_float", [](I i) { return at::softmax(i.a.to(at::kBFloat16), -1, at::kFloat); }},
       {"log_softmax", [](I i) { return at::log_softmax(i.a, -1); }},
       {"logsumexp", [](I i) { return at::logsumexp(i.a, -1); }},
+      {"layer_norm", [](I i) { return at::layer_norm(i.a, {4}); }},
+  };
+}
+
+std::vector<Operator> products() {
+  using I = const Inputs&;
+  return {
       {"mm",
        [](I i) {
          return at::mm(i.a.view({6, 4}), i.matrix);
@@ -82,6 +99,18 @@ std::vector<Operator> asynchronous_operators() {
        [](I i) {
          return at::einsum("bij,bkj->bik", {i.a, i.b});
        }},
+      {"depthwise_conv",  // as a sum of shifted products: LibTorch's needs a kernel per device
+       [](I i) {
+         const at::Tensor x = at::constant_pad_nd(i.a, {2, 0});
+         return (x.unfold(2, 3, 1) * i.matrix.narrow(0, 0, 3).narrow(1, 0, 3).view({1, 3, 1, 3}))
+             .sum(-1);
+       }},
+  };
+}
+
+std::vector<Operator> reductions() {
+  using I = const Inputs&;
+  return {
       {"sum",
        [](I i) {
          return i.a.sum(at::IntArrayRef{0, 2});
@@ -95,12 +124,24 @@ std::vector<Operator> asynchronous_operators() {
       {"sort", [](I i) { return std::get<1>(i.a.sort(-1, true)); }},
       {"cumsum", [](I i) { return i.a.cumsum(-1); }},
       {"any_all", [](I i) { return i.mask.any(-1).logical_xor(i.mask.all(-1)); }},
+  };
+}
+
+std::vector<Operator> comparisons() {
+  using I = const Inputs&;
+  return {
       {"compare", [](I i) { return (i.a > i.b).logical_and((i.a <= 0.5).logical_not()); }},
       {"isin", [](I i) { return at::isin(i.ids, i.ids.narrow(0, 0, 2)); }},
       {"where", [](I i) { return at::where(i.mask, i.a, i.b); }},
       {"where_number", [](I i) { return at::where(i.mask, i.a, -1.0); }},
       {"masked_fill", [](I i) { return i.a.masked_fill(i.mask, -5); }},
       {"maximum_clamp", [](I i) { return at::maximum(i.a, i.b).clamp(-0.5, 0.5); }},
+  };
+}
+
+std::vector<Operator> indexing() {
+  using I = const Inputs&;
+  return {
       {"index_select", [](I i) { return i.a.index_select(1, i.ids); }},
       {"embedding", [](I i) { return at::embedding(i.matrix, i.ids); }},
       {"gather",
@@ -119,6 +160,12 @@ std::vector<Operator> asynchronous_operators() {
          return i.a.index({at::indexing::Slice(), i.ids});
        }},
       {"index_put_", [](I i) { return i.matrix.clone().index_put_({i.ids}, i.matrix[3]); }},
+  };
+}
+
+std::vector<Operator> shapes() {
+  using I = const Inputs&;
+  return {
       {"cat",
        [](I i) {
          return at::cat({i.a, i.b.narrow(1, 0, 1)}, 1);
@@ -153,24 +200,19 @@ std::vector<Operator> asynchronous_operators() {
          return i.matrix[0].view({1, 5}).expand({3, 5}).contiguous();
        }},
       {"unfold", [](I i) { return i.a.unfold(2, 2, 1).sum(-1); }},
+  };
+}
+
+std::vector<Operator> new_tensors() {
+  using I = const Inputs&;
+  return {
       {"to_bfloat16", [](I i) { return i.a.to(at::kBFloat16); }},
       {"to_half_and_back", [](I i) { return i.a.to(at::kHalf).to(at::kFloat); }},
-      {"complex",
-       [](I i) {
-         return at::view_as_real(at::view_as_complex(i.a.view({2, 3, 2, 2})).conj() * 2);
-       }},
       {"arange", [](I i) { return at::arange(3, 9, 2, i.ids.options()); }},
       {"full_like", [](I i) { return at::full_like(i.a, 3).add_(at::ones_like(i.a)); }},
       {"zeros_eye",
        [](I i) {
          return at::zeros({3, 3}, i.a.options()) + at::eye(3, i.a.options());
-       }},
-      {"layer_norm", [](I i) { return at::layer_norm(i.a, {4}); }},
-      {"depthwise_conv",  // as a sum of shifted products: LibTorch's needs a kernel per device
-       [](I i) {
-         const at::Tensor x = at::constant_pad_nd(i.a, {2, 0});
-         return (x.unfold(2, 3, 1) * i.matrix.narrow(0, 0, 3).narrow(1, 0, 3).view({1, 3, 1, 3}))
-             .sum(-1);
        }},
       {"out",
        [](I i) {
@@ -203,8 +245,16 @@ TEST_P(Operators, GiveWhatTheCpuGivesWithoutWaiting) {
   expect_same(op.call(host.to(device())), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Operators, ::testing::ValuesIn(asynchronous_operators()),
-                         [](const auto& op) { return op.param.name; });
+std::string name_of(const ::testing::TestParamInfo<Operator>& op) { return op.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Arithmetic, Operators, ::testing::ValuesIn(arithmetic()), name_of);
+INSTANTIATE_TEST_SUITE_P(Activations, Operators, ::testing::ValuesIn(activations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Products, Operators, ::testing::ValuesIn(products()), name_of);
+INSTANTIATE_TEST_SUITE_P(Reductions, Operators, ::testing::ValuesIn(reductions()), name_of);
+INSTANTIATE_TEST_SUITE_P(Comparisons, Operators, ::testing::ValuesIn(comparisons()), name_of);
+INSTANTIATE_TEST_SUITE_P(Indexing, Operators, ::testing::ValuesIn(indexing()), name_of);
+INSTANTIATE_TEST_SUITE_P(Shapes, Operators, ::testing::ValuesIn(shapes()), name_of);
+INSTANTIATE_TEST_SUITE_P(NewTensors, Operators, ::testing::ValuesIn(new_tensors()), name_of);
 
 TEST(DataDependentOperators, Wait) {
   const Inputs host = inputs(), on_device = host.to(device());

@@ -12,6 +12,7 @@
 #include "tests/support/counting.h"
 #include "tests/support/failing_memory.h"
 #include "tests/support/stored.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
@@ -22,13 +23,10 @@ using testing::FailingMemory;
 using testing::feed;
 using testing::numbers;
 using testing::stored;
+using testing::window;
 using Numbers = std::vector<std::int64_t>;
 
 const LayerSpec kFull{};
-
-LayerSpec window(std::int64_t size) {
-  return {.type = std::string(kSlidingAttention), .window = size};
-}
 
 View append(Cache& cache, std::int64_t tokens) {
   const at::Tensor states = counting(cache.get_seq_length(), tokens, {1, 1, 1});

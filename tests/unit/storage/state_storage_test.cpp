@@ -8,13 +8,13 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "tests/support/failing_memory.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
 
+using testing::from_to;
 using Numbers = std::vector<std::int64_t>;
 
 // What a storage promises, oldest first.
@@ -35,12 +35,6 @@ Numbers held(State& state) {
   Read read;
   state.visit("state", /*recorded=*/0, read);
   return read.numbers;
-}
-
-Numbers from_to(std::int64_t first, std::int64_t last) {
-  Numbers result(static_cast<std::size_t>(last - first + 1));
-  std::iota(result.begin(), result.end(), first);
-  return result;
 }
 
 class States : public ::testing::Test {

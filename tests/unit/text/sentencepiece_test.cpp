@@ -7,37 +7,31 @@
 
 #include "golden_files.h"
 #include "kvcache/core/errors.h"
+#include "tests/support/refusal.h"
 #include "text/sentencepiece_file.h"
 
 namespace kvcache::test {
 namespace {
 
+using kvcache::testing::refusal;
 using nlohmann::json;
 using testing::HasSubstr;
-
-// The message with which the value is refused; "" if it is not.
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::string bytes_of(const std::string& golden) {
   std::ifstream file(text_goldens() / golden, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What loading a folder with one file of these bytes is refused with.
-std::string refusal_of(const std::string& name, const std::string& bytes,
-                       const json& config = json::object()) {
+// Loads a folder with one file of these bytes.
+void load(const std::string& name, const std::string& bytes, const json& config = json::object()) {
   const TemporaryFolder folder;
   folder.write(name, bytes);
   folder.write("tokenizer_config.json", config.dump());
-  return refusal([&] { Tokenizer::from_folder(folder.path()); });
+  Tokenizer::from_folder(folder.path());
+}
+
+std::string refusal_of(const std::string& name, const std::string& bytes, const json& config) {
+  return refusal<ValueError>([&] { load(name, bytes, config); });
 }
 
 const json kUnigram = {{"model", {{"type", "Unigram"}, {"vocab", json::array()}}}};
@@ -45,11 +39,11 @@ const json kUnigram = {{"model", {{"type", "Unigram"}, {"vocab", json::array()}}
 TEST(SentencePiece, TheFolderSaysWhichFileIsRead) {
   const TemporaryFolder folder;
   const auto load = [&] { return Tokenizer::from_folder(folder.path()); };
-  EXPECT_THAT(refusal(load), HasSubstr("tokenizer.json, and neither spiece.model nor"));
+  EXPECT_THAT(refusal<ValueError>(load), HasSubstr("tokenizer.json, and neither spiece.model nor"));
   folder.copy("llama2/tokenizer.model");
   EXPECT_EQ(load().vocab_size(), 620);
   folder.write("tokenizer.json", kUnigram.dump());
-  EXPECT_THAT(refusal(load), HasSubstr("put spiece.model beside it"));
+  EXPECT_THAT(refusal<ValueError>(load), HasSubstr("put spiece.model beside it"));
   folder.copy("t5/spiece.model");
   EXPECT_EQ(load().vocab_size(), 520);
   std::filesystem::remove(folder.path() / "tokenizer.json");
@@ -59,7 +53,8 @@ TEST(SentencePiece, TheFolderSaysWhichFileIsRead) {
 }
 
 TEST(SentencePiece, AUnigramTokenizerJsonNamesTheFileItNeeds) {
-  EXPECT_THAT(refusal([] { Tokenizer::from_json(kUnigram.dump()); }), HasSubstr("spiece.model"));
+  EXPECT_THAT(refusal<ValueError>([] { Tokenizer::from_json(kUnigram.dump()); }),
+              HasSubstr("spiece.model"));
 }
 
 TEST(SentencePiece, T5sOwnTokens) {
@@ -96,20 +91,21 @@ TEST(SentencePiece, T5sConfigCounts) {
 }
 
 TEST(SentencePiece, AModelOfTheOtherKindIsRefused) {
-  EXPECT_THAT(refusal_of("spiece.model", bytes_of("llama2/tokenizer.model")),
+  EXPECT_THAT(refusal_of("spiece.model", bytes_of("llama2/tokenizer.model"), json::object()),
               HasSubstr("model_type is 2"));
-  EXPECT_THAT(refusal_of("tokenizer.model", bytes_of("t5/spiece.model")),
+  EXPECT_THAT(refusal_of("tokenizer.model", bytes_of("t5/spiece.model"), json::object()),
               HasSubstr("model_type is 1"));
 }
 
 TEST(SentencePiece, ABeginningTokenMustBeAPiece) {
   const std::string model = bytes_of("llama2/tokenizer.model");
-  EXPECT_EQ(refusal_of("tokenizer.model", model, {{"add_bos_token", true}}), "");
+  EXPECT_NO_THROW(load("tokenizer.model", model, {{"add_bos_token", true}}));
   EXPECT_THAT(
       refusal_of("tokenizer.model", model, {{"add_bos_token", true}, {"bos_token", "<none>"}}),
       HasSubstr("<none>"));
-  EXPECT_NE(refusal_of("tokenizer.model", model, {{"add_bos_token", 1}}), "");
-  EXPECT_NE(refusal_of("tokenizer.model", model, {{"legacy", "yes"}}), "");
+  EXPECT_THAT(refusal_of("tokenizer.model", model, {{"add_bos_token", 1}}),
+              HasSubstr("add_bos_token"));
+  EXPECT_THAT(refusal_of("tokenizer.model", model, {{"legacy", "yes"}}), HasSubstr("legacy"));
 }
 
 // Also where the text has a space there already. (Transformers' LlamaTokenizer puts none then.)
@@ -186,9 +182,9 @@ TEST(SentencePiece, TruncatedModelsAreRefused) {
   for (const char* name : {"t5/spiece.model", "llama2/tokenizer.model"}) {
     const std::string whole = bytes_of(name);
     const std::string file = std::filesystem::path(name).filename();
-    EXPECT_EQ(refusal_of(file, whole), "");
+    EXPECT_NO_THROW(load(file, whole));
     for (std::size_t size = 0; size < whole.size(); size += size + 40 < whole.size() ? 37 : 1) {
-      EXPECT_NE(refusal_of(file, whole.substr(0, size)), "") << name << " cut at " << size;
+      EXPECT_THROW(load(file, whole.substr(0, size)), ValueError) << name << " cut at " << size;
     }
   }
 }
@@ -237,31 +233,28 @@ std::uint32_t unit(std::uint32_t byte, std::uint32_t offset, bool is_key) {
 
 constexpr std::uint32_t kNoNode = 1U << 31;  // no byte leads to it; as the end of a key, text 0
 
-std::string refusal_of_charsmap(const std::string& bytes) {
-  return refusal([&] { detail::check_charsmap(bytes); });
-}
-
 TEST(SentencePiece, NormalizationRulesThatLeadAstrayAreRefused) {
   const std::string text("x\0", 2);
   // "a" -> text 0: the root's children are at 256 ^ byte, those of "a" at (256 ^ 'a') ^ 512.
   std::vector<std::uint32_t> units(1024, kNoNode);
   units[0] = unit(0, 256, false);
   units[256 ^ 'a'] = unit('a', 512, true);
-  EXPECT_EQ(refusal_of_charsmap(charsmap(units, text)), "");
-  EXPECT_EQ(refusal_of_charsmap(""), "");
-  EXPECT_NE(refusal_of_charsmap("\1"), "");
-  EXPECT_NE(refusal_of_charsmap(charsmap({}, text)), "");
-  EXPECT_NE(refusal_of_charsmap(charsmap(units, "")), "");
-  EXPECT_NE(refusal_of_charsmap(charsmap(units, "x")), "");                       // no end
-  EXPECT_NE(refusal_of_charsmap(charsmap(units, std::string("\xFF\0", 2))), "");  // no UTF-8
+  EXPECT_NO_THROW(detail::check_charsmap(charsmap(units, text)));
+  EXPECT_NO_THROW(detail::check_charsmap(""));
+  EXPECT_THROW(detail::check_charsmap("\1"), ValueError);
+  EXPECT_THROW(detail::check_charsmap(charsmap({}, text)), ValueError);
+  EXPECT_THROW(detail::check_charsmap(charsmap(units, "")), ValueError);
+  EXPECT_THROW(detail::check_charsmap(charsmap(units, "x")), ValueError);  // no end
+  EXPECT_THROW(detail::check_charsmap(charsmap(units, std::string("\xFF\0", 2))),
+               ValueError);  // no UTF-8
   const auto with = [&](std::size_t at, std::uint32_t value) {
     auto changed = units;
     changed[at] = value;
-    return refusal_of_charsmap(charsmap(changed, text));
+    detail::check_charsmap(charsmap(changed, text));
   };
-  EXPECT_NE(with(256 ^ 'a' ^ 512, kNoNode | 2), "");       // a text behind the last
-  EXPECT_NE(with(256 ^ 'a', unit('a', 4096, false)), "");  // children outside
-  EXPECT_NE(with(256 ^ 'a', unit('a', 'a', false)), "");   // its own child
+  EXPECT_THROW(with(256 ^ 'a' ^ 512, kNoNode | 2), ValueError);       // a text behind the last
+  EXPECT_THROW(with(256 ^ 'a', unit('a', 4096, false)), ValueError);  // children outside
+  EXPECT_THROW(with(256 ^ 'a', unit('a', 'a', false)), ValueError);   // its own child
 }
 
 // "a", "aa", ... to so many keys, each of which begins the next.
@@ -278,9 +271,9 @@ std::vector<std::uint32_t> nested_keys(std::uint32_t count) {
 
 TEST(SentencePiece, OnlySoManyRulesMayBeginAlike) {
   const std::string text("x\0", 2);
-  EXPECT_EQ(refusal_of_charsmap(charsmap(nested_keys(32), text)), "");
-  EXPECT_NE(refusal_of_charsmap(charsmap(nested_keys(33), text)), "");
-  EXPECT_NE(refusal_of_charsmap(charsmap(nested_keys(5000), text)), "");
+  EXPECT_NO_THROW(detail::check_charsmap(charsmap(nested_keys(32), text)));
+  EXPECT_THROW(detail::check_charsmap(charsmap(nested_keys(33), text)), ValueError);
+  EXPECT_THROW(detail::check_charsmap(charsmap(nested_keys(5000), text)), ValueError);
 }
 
 }  // namespace
