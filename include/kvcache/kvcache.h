@@ -21,6 +21,7 @@
 #include "kvcache/cache/uncached.h"
 #include "kvcache/cache/whole_cache_operations.h"
 #include "kvcache/chat/chat_template.h"
+#include "kvcache/core/buffer_bytes.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer.h"
