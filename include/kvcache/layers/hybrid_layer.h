@@ -92,7 +92,7 @@ class HybridLayer : public Layer {
   }
   void visit_state(Visitor& visitor) override {
     attention_.visit(visitor);
-    linear_.visit(visitor);
+    linear_.visit(visitor, seen());
   }
 
  private:

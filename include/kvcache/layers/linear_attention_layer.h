@@ -45,7 +45,7 @@ class LinearAttentionLayer final : public Layer {
   void publish_state(std::int64_t tokens) noexcept override { half_.publish(tokens); }
   void crop_state(std::int64_t new_seen) override { half_.crop(seen() - new_seen, seen()); }
   void reset_state() noexcept override { half_.reset(); }
-  void visit_state(Visitor& visitor) override { half_.visit(visitor); }
+  void visit_state(Visitor& visitor) override { half_.visit(visitor, seen()); }
 
   LinearAttentionHalf half_;
 };
