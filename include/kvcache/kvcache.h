@@ -5,6 +5,7 @@
 #include "kvcache/attention/mask.h"
 #include "kvcache/cache/batch_operations.h"
 #include "kvcache/cache/cache.h"
+#include "kvcache/cache/check_layers.h"
 #include "kvcache/cache/concatenate.h"
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
