@@ -79,6 +79,7 @@ Digest digest_of_layers(LayeredCache& cache) {
   number("history known", history.known());
   digest.emplace_back("history valid", bytes_of(history.valid()));
   if (history.known()) digest.emplace_back("history ids", bytes_of(history.ids()));
+  digest.emplace_back("history stamps", bytes_of(history.content().stamps));
   for (std::int64_t tokens = 0; tokens <= 6; ++tokens) {
     digest.emplace_back(c10::str("can_crop ", tokens),
                         answer_of([&] { return cache.can_crop(tokens); }));

@@ -17,8 +17,8 @@ LayeredCache& layers_of(Cache& cache);
 // The encoder's layers; null where the cache is no pair.
 LayeredCache* encoder_layers_of(Cache& cache);
 
-// Every integer, every live byte, lengths, batch, history, and what can_crop answers; of both
-// caches of a pair.
+// Every integer, every live byte, lengths, batch, history with its stamps, and what can_crop
+// answers; of both caches of a pair.
 Digest digest_of(Cache& cache);
 
 // The first label where two digests differ, with both sides; empty if they are equal.

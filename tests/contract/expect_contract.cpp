@@ -115,7 +115,9 @@ void expect_history(Subject& subject) {
   EXPECT_EQ(history.seen(), model.seen());
   EXPECT_EQ(history.batch(), model.batch());
   EXPECT_EQ(history.known(), model.ids_known());
+  EXPECT_EQ(history.batch(), std::int64_t(model.stamps.size()));
   if (model.rows.empty()) return;
+  EXPECT_TRUE(at::equal(history.content().stamps, at::tensor(model.stamps, at::kLong)));
   auto [ids, valid] = text_of(model.rows);
   EXPECT_TRUE(at::equal(history.valid(), valid));
   EXPECT_EQ(history.all_valid(), valid.all().item<bool>());

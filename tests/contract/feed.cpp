@@ -11,7 +11,8 @@ namespace {
 KeyValue expected_states(const Subject& subject, const StepPlan& plan, std::int64_t layer) {
   const Visible visible = subject.model.visible(layer, plan.tokens());
   return states_of(joined(subject.model.rows, plan.added),
-                   {visible.offset, visible.offset + visible.length}, layer, subject.setting);
+                   {visible.offset, visible.offset + visible.length}, subject.model.source(layer),
+                   subject.setting);
 }
 
 }  // namespace
@@ -54,6 +55,7 @@ namespace {
 void feed_keys(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer) {
   const KeyValue states = subject.states(plan, layer);
   expect_view(step.append(layer, states.keys, states.values), subject, plan, layer);
+  if (subject.model.is_donor(layer)) return;
   states.keys.fill_(-7);  // what is kept does not alias what was given
   states.values.fill_(-7);
 }
@@ -125,6 +127,9 @@ std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, cons
   std::vector<std::function<void(Step&)>> calls;
   if (subject.model.has_keys(layer)) {
     calls.push_back([&, layer](Step& step) { feed_keys(step, subject, plan, layer); });
+  } else if (subject.model.source(layer) != layer) {
+    calls.push_back(
+        [&, layer](Step& step) { expect_view(step.view(layer), subject, plan, layer); });
   }
   for (std::int64_t index = 0; index < subject.model.convolutions(layer); ++index) {
     calls.push_back([&, layer, index](Step& step) {

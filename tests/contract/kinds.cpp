@@ -3,10 +3,14 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
+
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
+#include "tests/contract/fed_layer.h"
+#include "tests/contract/model.h"
 
 namespace kvcache::testing {
 namespace {
@@ -35,11 +39,35 @@ LayerSpec hybrid_sliding(std::int64_t window) {
   return {.type = std::string(kHybridSliding), .window = window};
 }
 
-CacheKind dynamic(std::string name, std::vector<LayerSpec> layers) {
-  const auto make = [layers](std::shared_ptr<Memory> memory) {
-    return std::make_unique<DynamicCache>(layers, DynamicCacheOptions{.memory = std::move(memory)});
+LayerSpec shared(std::int64_t donor) { return {.type = std::string(kShared), .donor = donor}; }
+
+LayerSpec fed(std::int64_t window) { return {.type = std::string(kFed), .window = window}; }
+
+// A layer that says how large what it is fed is; of several recurrences it has all but the last.
+LayerSpec sized(LayerSpec spec) {
+  if (has_keys(spec)) spec.kv_heads = 2, spec.key_dim = kKeyDim, spec.value_dim = kValueDim;
+  if (!has_states(spec)) return spec;
+  StateSizes sizes;
+  for (std::int64_t i = 0; i < spec.states; ++i) {
+    sizes.convolutions.push_back({.channels = kChannels, .taps = StateIndex{0, i}.taps()});
+    if (i == 0 || i + 1 < spec.states) sizes.recurrences.push_back({.shape = {kStateSize}});
+  }
+  spec.state_sizes = sizes;
+  return spec;
+}
+
+CacheKind dynamic(std::string name, std::vector<LayerSpec> layers,
+                  const LayerRegistry& registry = dynamic_layers()) {
+  const auto make = [layers, registry](std::shared_ptr<Memory> memory) {
+    return std::make_unique<DynamicCache>(
+        layers, DynamicCacheOptions{.memory = std::move(memory), .layers = registry});
   };
-  return {"Dynamic" + std::move(name), layers, dynamic_layers(), make};
+  return {"Dynamic" + std::move(name), layers, registry, make};
+}
+
+LayerRegistry with_fed_layers() {
+  LayerRegistry registry = dynamic_layers();
+  return add_layer<FedLayer>(registry, kFed);
 }
 
 CacheKind dynamic_lazy() {
@@ -111,6 +139,11 @@ std::vector<CacheKind> cache_kinds() {
       dynamic("LinearAndSliding", {sliding(4), linear(1)}),
       dynamic("Hybrid", {hybrid(1), hybrid(2)}),
       dynamic("HybridSliding", {hybrid_sliding(4), hybrid_sliding(1), kFull}),
+      dynamic("Shared", {kFull, sliding(4), shared(0), kNothing, shared(1), kFull, shared(0)}),
+      fixed("Shared", {sliding(4), kFull, shared(0), shared(1)}, {.max_cache_len = 24}),
+      dynamic("OwnKind", {fed(4), kFull, fed(2)}, with_fed_layers()),
+      mamba("Sized", {sized(linear(1)), sized(linear(2))}),
+      dynamic("HybridSized", {sized(hybrid(2)), sized(hybrid_sliding(4)), sized(kFull)}),
       pair("Lazy", dynamic_lazy(), dynamic_lazy()),
       pair("Sliding4", dynamic("", {sliding(4), kFull}), dynamic("", {kFull, kFull})),
       pair("Hybrid", dynamic("", {linear(1), hybrid(2)}), dynamic("", {kFull, kFull})),
@@ -120,6 +153,17 @@ std::vector<CacheKind> cache_kinds() {
            fixed("", {kFull}, {.max_cache_len = kEncoderRoom})),
   };
 }
+
+namespace {
+
+// Heads that the kind's layers are made for, or as many as asked.
+std::int64_t heads_of(const CacheKind& kind, std::int64_t otherwise) {
+  std::int64_t heads = 0;
+  for (const LayerSpec& spec : kind.layers) heads = std::max(heads, spec.kv_heads);
+  return heads > 0 ? heads : otherwise;
+}
+
+}  // namespace
 
 std::vector<Setting> settings() {
   std::vector<Setting> result;
@@ -133,8 +177,9 @@ std::vector<Setting> settings() {
     }
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       for (const bool recorded : {false, true}) {
-        for (const std::int64_t size : {1, 2})
-          result.push_back({kind, dtype, recorded, size, size});
+        for (const std::int64_t size : {1, 2}) {
+          result.push_back({kind, dtype, recorded, size, heads_of(kind, size)});
+        }
       }
     }
   }

@@ -43,7 +43,8 @@ struct Setting {
   }
 };
 
-// Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2.
+// Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2
+// (of layers made for some number of heads, those).
 // In a program with the simulated accelerator: both dtypes there, and recorded over both its
 // devices.
 std::vector<Setting> settings();

@@ -25,6 +25,13 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
   return {fill(kKeyDim, 1), fill(kValueDim, -1)};
 }
 
+bool has_keys(const LayerSpec& spec) {
+  for (const std::string_view type : {kLinearAttention, kConvolution, kDummy, kShared}) {
+    if (spec.type == type) return false;
+  }
+  return true;
+}
+
 at::Tensor conv_inputs_of(const TokenRows& rows, Range range, StateIndex state,
                           const Setting& setting) {
   at::Tensor inputs = at::empty({std::int64_t(rows.size()), kChannels, range.length()}, at::kFloat);
@@ -116,16 +123,12 @@ CacheModel::CacheModel(const Setting& setting) {
   for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec, setting.kind.fixed});
 }
 
-bool CacheModel::LayerModel::keys() const {
-  return spec.type != kLinearAttention && spec.type != kConvolution && spec.type != kDummy;
-}
-
 std::int64_t CacheModel::LayerModel::window() const {
   return fixed && spec.window >= fixed->max_cache_len ? 0 : spec.window;
 }
 
 std::int64_t CacheModel::LayerModel::bound() const {
-  return fixed && keys() && window() == 0 ? fixed->max_cache_len : 0;
+  return fixed && testing::has_keys(spec) && window() == 0 ? fixed->max_cache_len : 0;
 }
 
 std::int64_t CacheModel::first_needed(const LayerModel& layer, std::int64_t seen) {
@@ -133,7 +136,7 @@ std::int64_t CacheModel::first_needed(const LayerModel& layer, std::int64_t seen
 }
 
 Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
-  const LayerModel& model = layers_[std::size_t(layer)];
+  const LayerModel& model = layers_[std::size_t(source(layer))];
   Visible result;
   result.offset = first_needed(model, seen());
   result.length = seen() + tokens - result.offset;
@@ -147,9 +150,11 @@ Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
 }
 
 std::int64_t CacheModel::columns(std::int64_t layer, std::int64_t tokens) const {
-  const LayerModel& model = layers_[std::size_t(layer)];
+  const LayerModel& model = layers_[std::size_t(source(layer))];
   const std::int64_t length = visible(layer, tokens).length;
-  return model.fixed && model.keys() ? std::max({length, model.window(), model.bound()}) : length;
+  return model.fixed && testing::has_keys(model.spec)
+             ? std::max({length, model.window(), model.bound()})
+             : length;
 }
 
 std::optional<std::int64_t> CacheModel::capacity() const {
@@ -169,16 +174,26 @@ bool CacheModel::can_record() const {
 }
 
 std::int64_t CacheModel::convolutions(std::int64_t layer) const {
+  const auto& sizes = spec(layer).state_sizes;
+  if (sizes) return std::int64_t(sizes->convolutions.size());
   return kvcache::has_states(spec(layer)) ? spec(layer).states : 0;
 }
 
 std::int64_t CacheModel::recurrences(std::int64_t layer) const {
+  const auto& sizes = spec(layer).state_sizes;
+  if (sizes) return std::int64_t(sizes->recurrences.size());
   return spec(layer).type == kConvolution ? 0 : convolutions(layer);
 }
 
-bool CacheModel::has_states() const {
+bool CacheModel::all_have_keys_alone() const {
+  return std::all_of(layers_.begin(), layers_.end(), [](const LayerModel& layer) {
+    return testing::has_keys(layer.spec) && !kvcache::has_states(layer.spec);
+  });
+}
+
+bool CacheModel::is_donor(std::int64_t index) const {
   return std::any_of(layers_.begin(), layers_.end(),
-                     [](const LayerModel& layer) { return kvcache::has_states(layer.spec); });
+                     [&](const LayerModel& layer) { return layer.spec.donor == index; });
 }
 
 std::int64_t CacheModel::wanted_states(std::int64_t layer, std::int64_t tokens) const {
@@ -194,8 +209,10 @@ bool CacheModel::can_crop(std::int64_t tokens) const {
   });
 }
 
-void CacheModel::append(const TokenRows& added) {
+void CacheModel::append(const TokenRows& added, const std::vector<std::int64_t>& new_stamps) {
   rows = joined(std::move(rows), added);
+  stamps.resize(rows.size());
+  if (!new_stamps.empty()) stamps = new_stamps;
   for (LayerModel& layer : layers_) {
     layer.first = std::max(layer.first, first_needed(layer, seen() - layer.record));
     layer.recorded = std::min(layer.recorded + std::int64_t(added[0].size()), layer.record_states);
@@ -227,6 +244,7 @@ void CacheModel::record(std::optional<std::int64_t> max_tokens) {
 
 void CacheModel::reset() {
   rows.clear();
+  stamps.clear();
   encoder.rows.clear();
   shared_end_ = 0;
   for (LayerModel& layer : layers_) layer.first = layer.recorded = 0;
@@ -241,13 +259,20 @@ void CacheModel::select(const std::vector<std::int64_t>& indices) {
     encoder.rows = std::move(chosen);
   }
   TokenRows chosen;
-  for (const std::int64_t index : indices) chosen.push_back(rows[std::size_t(index)]);
+  std::vector<std::int64_t> chosen_stamps;
+  for (const std::int64_t index : indices) {
+    chosen.push_back(rows[std::size_t(index)]);
+    chosen_stamps.push_back(stamps[std::size_t(index)]);
+  }
   rows = std::move(chosen);
+  stamps = std::move(chosen_stamps);
 }
 
 void CacheModel::expand(std::int64_t count) {
   if (count > 1) shared_end_ = seen();
-  if (!rows.empty()) rows.resize(std::size_t(count), TokenRows::value_type(rows[0]));
+  if (rows.empty()) return;
+  rows.resize(std::size_t(count), TokenRows::value_type(rows[0]));
+  stamps.resize(std::size_t(count), std::int64_t(stamps[0]));
 }
 
 // Rows that shared a prefix each have it then, a text of which some ids are unknown has none, and

@@ -43,6 +43,9 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
 inline constexpr std::int64_t kKeyDim = 3;
 inline constexpr std::int64_t kValueDim = 2;
 
+// Whether layers of this spec keep keys and values of their own.
+bool has_keys(const LayerSpec& spec);
+
 // One of a layer's states: convolution `index` has 3 + index taps.
 struct StateIndex {
   std::int64_t layer;
@@ -101,16 +104,20 @@ class CacheModel {
   bool can_record() const;
 
   const LayerSpec& spec(std::int64_t layer) const { return layers_[std::size_t(layer)].spec; }
-  bool has_keys(std::int64_t layer) const { return layers_[std::size_t(layer)].keys(); }
+  bool has_keys(std::int64_t layer) const { return testing::has_keys(spec(layer)); }
+  bool all_have_keys_alone() const;  // so that update() can feed them
+  // The layer whose keys a layer reads, often itself; whether another one reads its.
+  std::int64_t source(std::int64_t layer) const { return spec(layer).donor.value_or(layer); }
+  bool is_donor(std::int64_t layer) const;
   std::int64_t convolutions(std::int64_t layer) const;
   std::int64_t recurrences(std::int64_t layer) const;
-  bool has_states() const;  // in any layer
   std::int64_t wanted_states(std::int64_t layer, std::int64_t tokens) const;
   std::int64_t recorded_states(std::int64_t layer) const {
     return layers_[std::size_t(layer)].recorded;
   }
 
-  void append(const TokenRows& added);
+  // `new_stamps`: of each row; none: they stay.
+  void append(const TokenRows& added, const std::vector<std::int64_t>& new_stamps = {});
   void crop(std::int64_t tokens);
   void record(std::optional<std::int64_t> max_tokens = {});
   void reset();
@@ -128,7 +135,8 @@ class CacheModel {
   bool ids_known() const;
   std::int64_t real_tokens(std::int64_t row) const;
 
-  TokenRows rows;  // none: nothing seen since construction or reset
+  TokenRows rows;                    // none: nothing seen since construction or reset
+  std::vector<std::int64_t> stamps;  // of each row
   EncoderModel encoder;
 
  private:
@@ -140,7 +148,6 @@ class CacheModel {
     std::int64_t record_states = 0;  // tokens whose states may be kept beside the last one's
     std::int64_t recorded = 0;       // those that are
 
-    bool keys() const;            // whether it has some
     std::int64_t window() const;  // 0: none, also where no token can leave it
     std::int64_t bound() const;   // tokens it holds in all; 0: any number passes through it
   };

@@ -87,6 +87,11 @@ StepPlan Subject::random_plan() {
   StepPlan result = plan(choice < 7    ? 1 + random.below(3)
                          : choice < 11 ? 1 + random.below(12)
                                        : 40);
+  if (random.one_in(2)) {
+    for (std::int64_t row = 0; row < result.batch(); ++row) {
+      result.stamps.push_back(random.below(9));
+    }
+  }
   result.with_ids = !random.one_in(6);
   if (!result.with_ids) without_ids(result.added);
   if (model.encoder.held()) result.encoder = next_encoder_input(result.batch());

@@ -134,7 +134,13 @@ void leaving_encoder(Subject& subject, const std::function<void()>& call) {
 void note_step(Subject& subject, const StepPlan& plan) {
   if (subject.computes_encoder(plan)) subject.model.encoder.rows = *plan.encoder;
   if (plan.mask == StepPlan::Mask::whole) subject.model.rows = plan.past;
-  subject.model.append(plan.added);
+  subject.model.append(plan.added, plan.stamps);
+}
+
+Step begin_step(const Subject& subject, const StepPlan& plan) {
+  Step step = subject.cache->begin_step(subject.input(plan));
+  if (!plan.stamps.empty()) step.stamp(plan.stamps);
+  return step;
 }
 
 void take_step(Subject& subject, const StepPlan& plan) {
@@ -144,7 +150,7 @@ void take_step(Subject& subject, const StepPlan& plan) {
     return;
   }
   const std::vector<Place> encoder = places(subject.encoder_layers());
-  Step step = subject.cache->begin_step(subject.input(plan));
+  Step step = begin_step(subject, plan);
   EXPECT_EQ(step.seen(), model.seen());
   EXPECT_EQ(step.cross() != nullptr, subject.computes_encoder(plan));
   EXPECT_TRUE(at::equal(step.positions().flatten(), positions_of(subject, plan)));
@@ -162,7 +168,7 @@ void take_step(Subject& subject, const StepPlan& plan) {
 }
 
 void take_round(Subject& subject, const StepPlan& plan) {
-  if (subject.model.has_states()) return take_step(subject, plan);
+  if (!subject.model.all_have_keys_alone()) return take_step(subject, plan);
   StepPlan unknown{.added = plan.added};
   for (auto& row : unknown.added) {
     for (Token& token : row) token.id = {}, token.real = true;

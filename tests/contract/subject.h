@@ -23,6 +23,7 @@ struct StepPlan {
   Mask mask = Mask::none;
   TokenRows past = {};  // the rows before, with other padding; where the mask is whole
   std::optional<TokenRows> encoder = {};  // the encoder's input, where it is passed
+  std::vector<std::int64_t> stamps = {};  // of each row; none: they stay
 
   std::int64_t tokens() const { return std::int64_t(added[0].size()); }
   std::int64_t batch() const { return std::int64_t(added.size()); }
@@ -64,10 +65,12 @@ struct Subject {
   std::int64_t next_content_ = 0;
 };
 
+// Opens a step and stamps its rows.
+Step begin_step(const Subject& subject, const StepPlan& plan);
+
 // Operations; what they return is checked, and so are refusals, of steps without room among them.
 void take_step(Subject& subject, const StepPlan& plan);
-// update() layer by layer, in any order; a step where layers have states, which update() cannot
-// feed.
+// update() layer by layer, in any order; a step where there are layers that update() cannot feed.
 void take_round(Subject& subject, const StepPlan& plan);
 void crop(Subject& subject, std::int64_t tokens);
 void select(Subject& subject, const std::vector<std::int64_t>& rows);
@@ -84,9 +87,9 @@ void try_what_is_refused(Subject& subject);
 // Makes a call that concerns the decoder alone: the encoder's keys stay where and as they are.
 void leaving_encoder(Subject& subject, const std::function<void()>& call);
 
-// What a layer is given in a step, call by call: its keys, each of its states, then the encoder's
-// keys. What the cache hands back is checked, and the tensors that were given are then written
-// over.
+// What a layer is given in a step, call by call: its keys or a look at its donor's, each of its
+// states, then the encoder's keys. What the cache hands back is checked, and the tensors that were
+// given are then written over, but for a donor's: what later layers read may alias them.
 std::vector<std::function<void(Step&)>> layer_calls(const Subject& subject, const StepPlan& plan,
                                                     std::int64_t layer);
 void feed_layer(Step& step, const Subject& subject, const StepPlan& plan, std::int64_t layer);

@@ -65,7 +65,7 @@ void drop_at_every_layer(const Subject& start, const StepPlan& plan, const StepP
   for (std::int64_t stop = 0; stop <= start.model.layers(); ++stop) {
     Subject subject = start.clone();
     {
-      Step step = subject.cache->begin_step(subject.input(plan));
+      Step step = begin_step(subject, plan);
       for (std::int64_t layer = 0; layer < stop; ++layer) feed_layer(step, subject, plan, layer);
       EXPECT_THROW(step.append(-1, {}, {}), ValueError);
       if (stop < start.model.layers()) {
@@ -86,11 +86,11 @@ void drop_within_every_layer(const Subject& start, const StepPlan& plan, const S
     for (std::size_t given = 1; given < layer_calls(start, plan, last).size(); ++given) {
       Subject subject = start.clone();
       {
-        Step step = subject.cache->begin_step(subject.input(plan));
+        Step step = begin_step(subject, plan);
         for (std::int64_t layer = 0; layer < last; ++layer) feed_layer(step, subject, plan, layer);
         const auto calls = layer_calls(subject, plan, last);
         for (std::size_t i = 0; i < given; ++i) calls[i](step);
-        if (start.model.seen() > 0) {
+        if (start.model.seen() > 0 || start.model.spec(last).state_sizes) {
           EXPECT_THROW(step.commit(), RuntimeError);
         }
       }
@@ -112,7 +112,7 @@ bool step_with_refusal(Subject& subject, const StepPlan& plan, std::int64_t allo
       if (retry) call();
     }
   };
-  Step step = subject.cache->begin_step(subject.input(plan));
+  Step step = begin_step(subject, plan);
   for (std::int64_t layer = 0; layer < subject.model.layers(); ++layer) {
     for (const auto& call : layer_calls(subject, plan, layer)) {
       attempt([&] { call(step); });
@@ -148,7 +148,7 @@ void refuse_in_operations(const Subject& start, const StepPlan& plan, const Step
       [](Subject& s) { s.cache->reserve(s.cache->capacity().value_or(100)); },
       [](Subject& s) { (void)s.cache->clone(); }, [](Subject& s) { (void)s.cache->fork(); },
       [](Subject& s) { s.cache->batch_repeat_interleave(2); }};
-  if (!start.model.has_states()) {
+  if (start.model.all_have_keys_alone()) {
     operations.push_back([&](Subject& s) {
       const KeyValue states = s.states(plan, 0);
       s.cache->update(states.keys, states.values, 0);
@@ -220,7 +220,7 @@ TEST_P(UndoneSteps, CacheMovesWhileAStepIsOpen) {
   Subject subject(GetParam(), 7);
   take_step(subject, subject.plan(3));
   const StepPlan plan = subject.plan(2);
-  Step first = subject.cache->begin_step(subject.input(plan));
+  Step first = begin_step(subject, plan);
   feed_layer(first, subject, plan, 0);
   const std::unique_ptr<Cache> moved = moved_out_of(*subject.cache);
   Step step = std::move(first);
@@ -237,21 +237,22 @@ TEST_P(UndoneSteps, CacheMovesWhileAStepIsOpen) {
   expect_contract(subject);
 }
 
-// Gives a layer of its own what a step would.
-void feed_ports(Layer& layer, const Subject& subject, const StepPlan& plan) {
+// Gives a layer of its own, made as layer `index` is, what a step would.
+void feed_ports(Layer& layer, const Subject& subject, const StepPlan& plan, std::int64_t index) {
   if (KeyValuePort* port = layer.key_values()) {
-    const KeyValue states = subject.states(plan, 0);
+    const KeyValue states = subject.states(plan, index);
     port->append(states.keys, states.values, layer.seen());
   }
   StatePort* port = layer.states();
-  if (port == nullptr) return;
-  for (std::int64_t i = 0; i < layer.spec().states; ++i) {
-    const StateIndex state{0, i};
+  for (std::int64_t i = 0; i < subject.model.convolutions(index); ++i) {
+    const StateIndex state{index, i};
     port->update_conv_state(conv_inputs_of(plan.added, {0, plan.tokens()}, state, subject.setting),
                             {.kernel_size = state.taps(), .index = i});
+  }
+  for (std::int64_t i = 0; i < subject.model.recurrences(index); ++i) {
     const std::int64_t wanted = port->wanted_states(plan.tokens());
     port->update_recurrent_state(
-        recurrent_states_of(plan.added, {1, wanted + 1}, state, subject.setting), i);
+        recurrent_states_of(plan.added, {1, wanted + 1}, {index, i}, subject.setting), i);
   }
 }
 
@@ -277,7 +278,7 @@ TEST_P(UndoneSteps, PublishTouchesNoTensor) {
             ++calls;
             return nullptr;
           }));
-      feed_ports(*layer, subject, plan);
+      feed_ports(*layer, subject, plan, std::int64_t(i));
       layer->seal();
       EXPECT_GT(calls, 0);  // the callback counts
       const std::int64_t allocations = subject.memory->allocations();

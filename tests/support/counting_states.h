@@ -63,9 +63,9 @@ inline Numbers outputs_of(const std::vector<LayerSpec>& layers, const Numbers& t
   return outputs;
 }
 
-// The same of one layer in a step: x float [batch, tokens] -> [batch, tokens].
-inline at::Tensor run_states(Step& step, std::int64_t layer, std::int64_t index,
-                             const at::Tensor& x) {
+// What one layer's convolution `index` adds in a step: x float [batch, tokens] -> [batch, tokens].
+inline at::Tensor run_convolution(Step& step, std::int64_t layer, std::int64_t index,
+                                  const at::Tensor& x) {
   const std::int64_t tokens = x.size(1), taps = taps_of(index);
   const at::Tensor inputs = at::stack({x, x}, 1);  // two channels
   const at::Tensor joined =
@@ -74,9 +74,16 @@ inline at::Tensor run_states(Step& step, std::int64_t layer, std::int64_t index,
   for (std::int64_t tap = 0; tap < taps; ++tap) {
     outputs += joined.select(1, tap % 2).narrow(1, tap, tokens) * (tap + 1);
   }
+  return outputs;
+}
+
+// The same of its recurrence `index`.
+inline at::Tensor run_recurrence(Step& step, std::int64_t layer, std::int64_t index,
+                                 const at::Tensor& x) {
+  at::Tensor outputs = at::zeros_like(x);
   at::Tensor state = step.recurrent_state(layer, index).value_or(at::zeros({x.size(0), 1}));
   std::vector<at::Tensor> states;
-  for (std::int64_t t = 0; t < tokens; ++t) {
+  for (std::int64_t t = 0; t < x.size(1); ++t) {
     state = (state * 3 + x.narrow(1, t, 1) + index).fmod(kModulus);
     outputs.narrow(1, t, 1) += state;
     states.push_back(state);
@@ -85,6 +92,12 @@ inline at::Tensor run_states(Step& step, std::int64_t layer, std::int64_t index,
   states.erase(states.begin(), states.end() - wanted);
   step.update_recurrent_state(layer, at::stack(states), index);
   return outputs;
+}
+
+inline at::Tensor run_states(Step& step, std::int64_t layer, std::int64_t index,
+                             const at::Tensor& x) {
+  const at::Tensor outputs = run_convolution(step, layer, index, x);
+  return outputs + run_recurrence(step, layer, index, x);
 }
 
 inline at::Tensor run_attention(Step& step, std::int64_t layer, std::int64_t window,

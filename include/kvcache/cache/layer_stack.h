@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,9 @@ class LayerStack {
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
+
+  // Whether layers are made as keys come in, and none was yet.
+  bool is_unmade() const { return lazy_ && layers_.empty(); }
 
   bool has(std::int64_t index) const { return index >= 0 && index < size(); }
   Layer& operator[](std::int64_t index) { return *layers_[static_cast<std::size_t>(index)]; }
@@ -96,12 +100,16 @@ class LayerStack {
 
   // The convolution and recurrent states of a layer. Throws ValueError if it has none.
   StatePort& states(std::int64_t index) const {
-    check_value(has(index), "there is no layer ", index, ": this cache has layers 0 to ",
-                size() - 1);
-    Layer& layer = *layers_[static_cast<std::size_t>(index)];
-    StatePort* states = layer.states();
-    check_value(states != nullptr, "layer ", index, " (", layer.spec().type,
-                ") keeps no convolution or recurrent states");
+    check_index(index);
+    const auto at = static_cast<std::size_t>(index);
+    StatePort* states = has(index) ? layers_[at]->states() : nullptr;
+    check_value(states != nullptr, "layer ", index, " (",
+                has(index) ? std::string_view(layers_[at]->spec().type) : kFullAttention,
+                ") keeps no convolution or recurrent states; ",
+                lazy_ ? "the cache was constructed without layers and makes full attention ones as "
+                        "keys come in: construct it from the model's config, "
+                        "DynamicCache(model.config())"
+                      : "make the cache from the model's config");
     return *states;
   }
 
@@ -130,28 +138,6 @@ class LayerStack {
     history.reset();
     batch = 0;
     reserved_ = 0;
-  }
-
-  // Refuses another number of layers than a model has, windows shorter than the model's, and layers
-  // without the states that the model's have or made for others. Throws ValueError.
-  void check_layers(const std::vector<LayerSpec>& wanted) const {
-    check_value((lazy_ && size() == 0) || size() == static_cast<std::int64_t>(wanted.size()),
-                "the cache has ", size(), " layers, but the model ", wanted.size(),
-                "; make the cache from the model's config");
-    constexpr std::int64_t kLate = std::int64_t{1} << 40;  // when every window has moved on
-    for (std::int64_t i = 0; i < size(); ++i) {
-      const LayerSpec& spec = wanted[static_cast<std::size_t>(i)];
-      if (const auto retention = Retention::of(spec)) {
-        check_value(port(i).visible(kLate, 1).offset <= retention->visible(kLate, 1).offset,
-                    "layer ", i, " of the cache keeps less than the model's ", spec.type, " layer",
-                    spec.window > 0 ? c10::str(" of window ", spec.window) : std::string(), " sees",
-                    "; make the cache from the model's config");
-      }
-      if (has_states(spec)) check_states(i, spec);
-      check_value((*this)[i].spec().donor == spec.donor, "layer ", i, " of the cache reads ",
-                  donor_text((*this)[i].spec()), ", but the model's reads ", donor_text(spec),
-                  "; make the cache from the model's config");
-    }
   }
 
   // Tokens seen by a layer; 0 for one that may still be made.
@@ -358,29 +344,14 @@ class LayerStack {
     return copy;
   }
 
-  // Refuses a layer without states, or made for states of other sizes than a model's. Throws
-  // ValueError.
-  void check_states(std::int64_t index, const LayerSpec& wanted) const {
-    states(index);
-    const std::optional<StateSizes>& own = (*this)[index].spec().state_sizes;
-    if (!own || !wanted.state_sizes) return;
-    check_value(*own == *wanted.state_sizes, "layer ", index, " of the cache is made for ", *own,
-                ", but the model's has ", *wanted.state_sizes,
-                "; make the cache from the model's config");
-  }
-
   // Refuses a donor that is no earlier layer with keys of its own. Throws ValueError.
   void note_donor(std::int64_t index) {
     const LayerSpec& spec = (*this)[index].spec();
     if (!spec.donor) return;
-    check_value(*spec.donor >= 0 && *spec.donor < index, "layer ", index, " reads ",
-                donor_text(spec), ", which is no earlier layer");
+    check_value(*spec.donor >= 0 && *spec.donor < index, "layer ", index,
+                " reads the keys of layer ", *spec.donor, ", which is no earlier layer");
     port(*spec.donor);
     last_readers_[static_cast<std::size_t>(*spec.donor)] = index;
-  }
-
-  static std::string donor_text(const LayerSpec& spec) {
-    return spec.donor ? c10::str("the keys of layer ", *spec.donor) : "no other layer's keys";
   }
 
   static constexpr std::int64_t kMostLayers = 10'000;  // of a cache that makes them lazily

@@ -16,6 +16,7 @@
 
 #include "kvcache/cache/batch_operations.h"
 #include "kvcache/cache/cache.h"
+#include "kvcache/cache/check_layers.h"
 #include "kvcache/cache/layer_stack.h"
 #include "kvcache/cache/step.h"
 #include "kvcache/core/definitions.h"
@@ -167,7 +168,7 @@ KVCACHE_INLINE Step LayeredCache::begin_step(const StepInput& input) {
 
 KVCACHE_INLINE void LayeredCache::check_fits(const std::vector<LayerSpec>& layers,
                                              at::ScalarType dtype) {
-  stack_->check_layers(layers);
+  detail::check_layers(*stack_, layers);
   detail::CheckDtype check(dtype);
   detail::visit_all(*stack_, check);
 }

@@ -129,7 +129,9 @@ class Step {
     const LayerStack& stack = open();
     const std::optional<std::int64_t> donor =
         stack.has(layer) ? stack[layer].spec().donor : std::nullopt;
-    check_value(donor.has_value(), "layer ", layer, " shares no other layer's keys and values");
+    check_value(donor.has_value(), "layer ", layer,
+                " of the cache shares no other layer's keys and ",
+                "values; make the cache from the model's config");
     const std::optional<View>& shared = turn(*donor).shared_view;
     check_state(shared.has_value(), "layer ", *donor, ", whose keys layer ", layer,
                 " reads, got none in this step yet");

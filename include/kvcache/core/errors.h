@@ -1,5 +1,5 @@
 // The library's two error kinds and the checks that throw them. Messages name the thing, the value
-// given, the limit, and what to do. c10::OutOfMemoryError passes through unchanged.
+// given, the limit, and what to do. c10::OutOfMemoryError passes through.
 #pragma once
 
 #include <c10/util/StringUtil.h>

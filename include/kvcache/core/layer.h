@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "kvcache/core/buffer_bytes.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/core/view.h"
@@ -106,16 +107,12 @@ struct PlanInput {
 
 namespace detail {
 
-// Bytes of a buffer. Throws ValueError for more than 2^48 of them.
+// Bytes of a buffer. Throws ValueError for more than kMostBytes of them.
 inline std::int64_t bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 48;
-  auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
-  for (const std::int64_t size : shape) {
-    check_value(size == 0 || bytes <= kMost / size, "a buffer of shape ", shape,
-                " would be larger than ", kMost, " bytes");
-    bytes *= size;
-  }
-  return bytes;
+  const std::optional<std::int64_t> bytes = buffer_bytes(shape, dtype);
+  check_value(bytes.has_value(), "a buffer of shape ", shape, " would be larger than ", kMostBytes,
+              " bytes");
+  return *bytes;
 }
 
 }  // namespace detail

@@ -30,6 +30,7 @@ struct ConvolutionSize {
   std::int64_t channels = 0;  // of its inputs, which have the model's dtype; 0: there is none
   std::int64_t taps = 0;      // its kernel_size; taps - 1 inputs are kept
 
+  bool is_none() const { return channels == 0; }
   friend bool operator==(const ConvolutionSize&, const ConvolutionSize&) = default;
   friend std::ostream& operator<<(std::ostream& out, const ConvolutionSize& size) {
     return out << size.channels << " channels and " << size.taps << " taps";
@@ -41,6 +42,7 @@ struct RecurrentSize {
   std::vector<std::int64_t> shape = {0};             // without rows; [0]: there is none
   std::optional<at::ScalarType> dtype = at::kFloat;  // absent: the model's
 
+  bool is_none() const { return shape.size() == 1 && shape[0] == 0; }
   friend bool operator==(const RecurrentSize&, const RecurrentSize&) = default;
   friend std::ostream& operator<<(std::ostream& out, const RecurrentSize& size) {
     out << "shape " << at::IntArrayRef(size.shape);
@@ -48,7 +50,7 @@ struct RecurrentSize {
   }
 };
 
-// The states of a linear layer; of each kind there are no more than are listed.
+// The states of a linear layer: each one listed is fed in every step, and no other.
 struct StateSizes {
   std::vector<ConvolutionSize> convolutions = {};
   std::vector<RecurrentSize> recurrences = {};
@@ -72,7 +74,8 @@ struct LayerSpec {
   std::int64_t kv_heads = 0;         // 0: taken from the first keys that arrive
   std::int64_t key_dim = 0;          // head size of the keys, likewise
   std::int64_t value_dim = 0;        // head size of the values, likewise
-  std::int64_t states = 1;           // of each kind, convolution and recurrent, in linear layers
+  std::int64_t states = 1;           // of each kind, convolution and recurrent, in linear layers;
+                                     // a step feeds one or both of each number
   std::optional<std::int64_t> donor = {};      // the earlier layer that a shared one reads
   std::optional<StateSizes> state_sizes = {};  // absent: taken from the first states that arrive
 

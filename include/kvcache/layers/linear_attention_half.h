@@ -19,22 +19,22 @@ class LinearAttentionHalf final : public StatePort {
  public:
   // spec.states of each kind, of spec.state_sizes. Throws ValueError for less than one, and for
   // sizes of more.
-  LinearAttentionHalf(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+  LinearAttentionHalf(const LayerSpec& spec, const std::shared_ptr<Memory>& memory)
+      : sized_(spec.state_sizes.has_value()) {
     check_value(spec.states >= 1 && spec.states <= kMostStates, "a linear layer has ", spec.states,
                 " states of each kind; it must have 1 to ", kMostStates);
     const auto states = static_cast<std::size_t>(spec.states);
     const StateSizes sizes = spec.state_sizes.value_or(StateSizes{});
     check_value(sizes.convolutions.size() <= states && sizes.recurrences.size() <= states,
                 "a linear layer of ", states, " states of each kind cannot have ", sizes);
-    const bool known = spec.state_sizes.has_value();
     for (std::size_t i = 0; i < states; ++i) {
-      convolutions_.emplace_back(memory, size_at(sizes.convolutions, i, known));
-      recurrences_.emplace_back(memory, size_at(sizes.recurrences, i, known));
+      convolutions_.emplace_back(memory, size_at(sizes.convolutions, i));
+      recurrences_.emplace_back(memory, size_at(sizes.recurrences, i));
     }
   }
 
   LinearAttentionHalf(const LinearAttentionHalf& other)
-      : record_(other.record_), recorded_(other.recorded_) {
+      : sized_(other.sized_), record_(other.record_), recorded_(other.recorded_) {
     for (const auto& state : other.convolutions_) convolutions_.push_back(state.clone());
     for (const auto& state : other.recurrences_) recurrences_.push_back(state.clone());
   }
@@ -65,12 +65,11 @@ class LinearAttentionHalf final : public StatePort {
     return target.stage(states, record_ + 1);
   }
 
-  // Throws RuntimeError if a state of earlier steps got nothing in this one.
+  // Throws RuntimeError if a state got nothing in this step.
   void seal() const {
-    for_each_state([](const auto& state, const char* kind, std::size_t index) {
-      check_state(state.staged() || !state.holds(), kind, " state ", index,
-                  " got nothing in this step; a step updates each state that earlier ones did");
-    });
+    const std::string name = first_without([](const auto& state) { return state.staged(); });
+    check_state(name.empty(), name, " got nothing in this step; a step updates each state that ",
+                "the layer's spec lists or earlier steps updated");
   }
 
   void publish(std::int64_t tokens) noexcept {
@@ -161,9 +160,8 @@ class LinearAttentionHalf final : public StatePort {
 
   // States beyond those listed are not used.
   template <typename Size>
-  static std::optional<Size> size_at(const std::vector<Size>& sizes, std::size_t index,
-                                     bool known) {
-    if (!known) return std::nullopt;
+  std::optional<Size> size_at(const std::vector<Size>& sizes, std::size_t index) const {
+    if (!sized_) return std::nullopt;
     return index < sizes.size() ? sizes[index] : Size{};
   }
 
@@ -178,6 +176,21 @@ class LinearAttentionHalf final : public StatePort {
   void for_each_state(const Call& call) const {
     for (std::size_t i = 0; i < convolutions_.size(); ++i) call(convolutions_[i], "convolution", i);
     for (std::size_t i = 0; i < recurrences_.size(); ++i) call(recurrences_[i], "recurrent", i);
+  }
+
+  // The first state, by its name, for which `has` is false among those that there must be: those
+  // listed or held, and of a spec without sizes either kind of each number. Empty: there is none.
+  template <typename Has>
+  std::string first_without(const Has& has) const {
+    std::string name;
+    for_each_state([&](const auto& state, const char* kind, std::size_t index) {
+      const bool due = state.listed() || state.holds();
+      if (name.empty() && due && !has(state)) name = c10::str(kind, " state ", index);
+    });
+    for (std::size_t i = 0; !sized_ && name.empty() && i < convolutions_.size(); ++i) {
+      if (!has(convolutions_[i]) && !has(recurrences_[i])) name = c10::str("state ", i);
+    }
+    return name;
   }
 
   // Whether committed steps left any state.
@@ -205,6 +218,7 @@ class LinearAttentionHalf final : public StatePort {
     recorded_ = recorded;
   }
 
+  bool sized_;  // whether the spec says which states there are
   std::vector<ConvolutionStorage> convolutions_;
   std::vector<RecurrentStorage> recurrences_;
   std::int64_t record_ = 0;    // tokens that may be taken back; 0: not recording

@@ -47,7 +47,7 @@ inline void check_state_continues(const at::Tensor& buffer, const at::Tensor& gi
 inline void check_size(const std::optional<ConvolutionSize>& own, const ConvolutionSize& given) {
   if (!own) return;
   check_value(given == *own, "a convolution has ", given, ", but the layer was made for one of ",
-              *own, own->channels == 0 ? ": for none" : "");
+              *own, own->is_none() ? ": for none" : "");
 }
 
 // The same of recurrent states [slots, batch, ...].
@@ -56,7 +56,7 @@ inline void check_size(const std::optional<RecurrentSize>& own, const at::Tensor
   const RecurrentSize given{states.sizes().slice(2).vec(),
                             own->dtype ? std::optional(states.scalar_type()) : std::nullopt};
   check_value(given == *own, "recurrent states have ", given, ", but the layer was made for ", *own,
-              own->shape == std::vector<std::int64_t>{0} ? ": for none" : "");
+              own->is_none() ? ": for none" : "");
 }
 
 // Refuses what cannot be the buffer [batch, channels, slots] of a convolution of `taps` taps after

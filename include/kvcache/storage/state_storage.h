@@ -35,7 +35,7 @@ class ConvolutionStorage {
   explicit ConvolutionStorage(std::shared_ptr<Memory> memory,
                               const std::optional<ConvolutionSize>& size = {})
       : size_(size), memory_(std::move(memory)) {
-    check_value(!size || size->channels == 0 ||
+    check_value(!size || size->is_none() ||
                     (size->channels > 0 && size->taps >= 1 && size->taps <= kLargestKernel),
                 "a convolution of ", size.value_or(ConvolutionSize{}),
                 " is none; it has a channel or more and from 1 to ", kLargestKernel, " taps");
@@ -45,6 +45,9 @@ class ConvolutionStorage {
   // Whether committed steps left inputs here.
   bool holds() const { return buffer_.defined(); }
   bool staged() const { return staged_.has_value(); }
+
+  // Whether it is known to be there before the first step.
+  bool listed() const { return size_ && !size_->is_none(); }
 
   // Takes inputs [batch, channels, tokens] in and returns them behind their context, [batch,
   // channels, kernel_size - 1 + tokens]; `recorded` tokens can be taken back once the step is
@@ -238,6 +241,9 @@ class RecurrentStorage {
   // Whether committed steps left a state here.
   bool holds() const { return buffer_.defined(); }
   bool staged() const { return staged_.has_value(); }
+
+  // Whether it is known to be there before the first step.
+  bool listed() const { return size_ && !size_->is_none(); }
 
   // The last state, [batch, ...]; absent before the first. Aliases the ring.
   std::optional<at::Tensor> last() const {

@@ -104,6 +104,7 @@ TEST_F(RefusedStates, TurnsThatDoNotFit) {
                   }),
                   HasSubstr("first step"));
     }
+    step.update_conv_state(0, ones({2, 2, 1}), {.kernel_size = 3, .index = 1});
     step.commit();
   }
   DynamicCache mixed({kBoth});

@@ -158,6 +158,23 @@ TEST_F(StatesInFiles, GoTogetherWithSizesOrWithout) {
   }
 }
 
+// A file that lacks a state which the cache's layer lists.
+TEST_F(StatesInFiles, MustBeWhole) {
+  DynamicCache convolutions({kLinear});
+  {
+    Step step = convolutions.begin_step({.tokens = 2, .batch = 1});
+    step.update_conv_state(0, at::ones({1, 2, 2}), {.kernel_size = 3});
+    step.commit();
+  }
+  save_cache(convolutions, path_);
+  DynamicCache cache({linear(kFed)}), like({linear(kNoRecurrence)});
+  EXPECT_THAT(refusal<ValueError>([&] { load_cache(cache, path_); }),
+              AllOf(HasSubstr("layer 0"), HasSubstr("recurrent state 0"), HasSubstr("2 tokens")));
+  EXPECT_EQ(cache.get_seq_length(), 0);
+  load_cache(like, path_);
+  EXPECT_EQ(like.get_seq_length(), 2);
+}
+
 TEST_F(StatesInFiles, OfOtherSizesAreRefused) {
   save(kLinear);
   for (const StateSizes& other : {kWider, kOtherTaps, kMatrix, kHalf, kNoRecurrence}) {

@@ -1,0 +1,24 @@
+// How many bytes a buffer takes, told without overflow.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace kvcache::detail {
+
+inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 48;  // more than a machine addresses
+
+// Bytes of a buffer of this shape; absent: more than kMostBytes.
+inline std::optional<std::int64_t> buffer_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  for (const std::int64_t size : shape) {
+    if (size > 0 && bytes > kMostBytes / size) return std::nullopt;
+    bytes *= size;
+  }
+  return bytes;
+}
+
+}  // namespace kvcache::detail
