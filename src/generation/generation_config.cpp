@@ -1,7 +1,11 @@
 #include "kvcache/generation/generation_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
+#include "generation/json_fields.h"
+#include "generation/not_built.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache {
@@ -51,8 +55,6 @@ void check_lengths(const GenerationConfig& config) {
 void check_choice(const GenerationConfig& config) {
   const bool sample = config.do_sample.value_or(false);
   check_at_least("num_beams", config.num_beams, 1);
-  check_value(config.num_beams.value_or(1) == 1, "num_beams = ", config.num_beams.value_or(1),
-              " is not supported yet: beam search comes later; leave it at 1");
   const double temperature = config.temperature.value_or(1);
   check_value(is_float_factor(temperature) || (temperature == 0 && !sample),
               "temperature must be above 0 when sampling and a normal float32, but is ",
@@ -72,13 +74,12 @@ void check_choice(const GenerationConfig& config) {
 
 void check_cache(const GenerationConfig& config) {
   const std::string kind = config.cache_implementation.value_or("dynamic");
-  for (const char* later : {"offloaded", "offloaded_static", "quantized"}) {
-    check_value(kind != later, "cache_implementation \"", kind,
-                "\" is not supported yet; leave it out or set it to \"dynamic\" or \"static\"");
-  }
-  check_value(kind == "dynamic" || kind == "static", "there is no cache_implementation \"", kind,
-              "\"; it can be \"dynamic\", \"static\" and, later, \"offloaded\", "
-              "\"offloaded_static\" or \"quantized\"");
+  constexpr const char* kKinds[] = {"dynamic", "static", "offloaded", "offloaded_static",
+                                    "quantized"};
+  check_value(std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds),
+              "there is no cache_implementation \"", kind,
+              "\"; it can be \"dynamic\", \"static\", \"offloaded\", \"offloaded_static\" or "
+              "\"quantized\"");
   check_value(config.cache_config.value_or("{}") == "{}",
               "cache_config = ", config.cache_config.value_or(""), " has no use: the ", kind,
               " cache has no settings; leave it out");
@@ -97,30 +98,7 @@ void check_special_tokens(const GenerationConfig& config) {
 
 GenerationConfig GenerationConfig::over(const GenerationConfig& base) const {
   GenerationConfig merged = base;
-  const auto take = [&](auto GenerationConfig::*field) {
-    if (this->*field) merged.*field = this->*field;
-  };
-  take(&GenerationConfig::max_length);
-  take(&GenerationConfig::max_new_tokens);
-  take(&GenerationConfig::min_length);
-  take(&GenerationConfig::min_new_tokens);
-  take(&GenerationConfig::do_sample);
-  take(&GenerationConfig::num_beams);
-  take(&GenerationConfig::temperature);
-  take(&GenerationConfig::top_k);
-  take(&GenerationConfig::top_p);
-  take(&GenerationConfig::min_p);
-  take(&GenerationConfig::repetition_penalty);
-  take(&GenerationConfig::num_return_sequences);
-  take(&GenerationConfig::use_cache);
-  take(&GenerationConfig::cache_implementation);
-  take(&GenerationConfig::cache_config);
-  take(&GenerationConfig::max_cache_len);
-  take(&GenerationConfig::eos_token_id);
-  take(&GenerationConfig::pad_token_id);
-  take(&GenerationConfig::bos_token_id);
-  take(&GenerationConfig::decoder_start_token_id);
-  take(&GenerationConfig::output_logits);
+  for (const auto& field : detail::supported_fields()) field.take(merged, *this);
   return merged;
 }
 
@@ -129,6 +107,7 @@ void GenerationConfig::validate() const {
   check_choice(*this);
   check_cache(*this);
   check_special_tokens(*this);
+  detail::check_built(*this);
 }
 
 }  // namespace kvcache

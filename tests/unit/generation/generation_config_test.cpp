@@ -28,40 +28,105 @@ std::string invalid(const GenerationConfig& config) {
 }
 
 constexpr const char* kAllSupported = R"({
-  "max_length": 30, "max_new_tokens": 5, "min_length": 3, "min_new_tokens": 2, "do_sample": true,
-  "num_beams": 1, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25,
-  "repetition_penalty": 1.25, "num_return_sequences": 2, "use_cache": false,
-  "cache_implementation": "dynamic", "cache_config": {}, "eos_token_id": [3, 4],
+  "max_length": 30, "max_new_tokens": 5, "min_length": 3, "min_new_tokens": 2,
+  "max_time": 1.5, "stop_strings": ["a", "b"], "do_sample": true,
+  "num_beams": 1, "early_stopping": "never", "length_penalty": 2.0,
+  "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25, "top_h": 0.4, "typical_p": 0.9,
+  "epsilon_cutoff": 3e-4, "eta_cutoff": 2e-3, "repetition_penalty": 1.25,
+  "encoder_repetition_penalty": 1.5, "no_repeat_ngram_size": 3, "encoder_no_repeat_ngram_size": 2,
+  "bad_words_ids": [[5], [6, 7]], "sequence_bias": [[[8, 9], -2.5], [[10], 1]],
+  "forced_bos_token_id": 11, "forced_eos_token_id": [12, 13], "suppress_tokens": [14],
+  "begin_suppress_tokens": [15, 16], "exponential_decay_length_penalty": [17, 1.01],
+  "remove_invalid_values": true, "renormalize_logits": true,
+  "num_return_sequences": 2, "use_cache": false,
+  "cache_implementation": "dynamic", "cache_config": {}, "max_cache_len": 40,
+  "prefill_chunk_size": 18, "eos_token_id": [3, 4],
   "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 3,
+  "prompt_lookup_num_tokens": 19, "max_matching_ngram_size": 6, "num_assistant_tokens": 21,
+  "num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.6,
   "output_logits": true})";
 
-void expect_all_supported(const GenerationConfig& config) {
+void expect_all_of_length_and_output(const GenerationConfig& config) {
   EXPECT_EQ(config.max_length, 30);
   EXPECT_EQ(config.max_new_tokens, 5);
   EXPECT_EQ(config.min_length, 3);
   EXPECT_EQ(config.min_new_tokens, 2);
+  EXPECT_EQ(config.max_time, 1.5);
+  EXPECT_THAT(config.stop_strings.value(), ElementsAre("a", "b"));
+  EXPECT_EQ(config.num_return_sequences, 2);
+  EXPECT_EQ(config.output_logits, true);
+}
+
+void expect_all_of_choice(const GenerationConfig& config) {
   EXPECT_EQ(config.do_sample, true);
   EXPECT_EQ(config.num_beams, 1);
+  EXPECT_EQ(config.early_stopping, EarlyStopping::never);
+  EXPECT_EQ(config.length_penalty, 2);
   EXPECT_EQ(config.temperature, 0.5);
   EXPECT_EQ(config.top_k, 7);
   EXPECT_EQ(config.top_p, 0.75);
   EXPECT_EQ(config.min_p, 0.25);
+  EXPECT_EQ(config.top_h, 0.4);
+  EXPECT_EQ(config.typical_p, 0.9);
+  EXPECT_EQ(config.epsilon_cutoff, 3e-4);
+  EXPECT_EQ(config.eta_cutoff, 2e-3);
+  EXPECT_EQ(config.prompt_lookup_num_tokens, 19);
+  EXPECT_EQ(config.max_matching_ngram_size, 6);
+  EXPECT_EQ(config.num_assistant_tokens, 21);
+  EXPECT_EQ(config.num_assistant_tokens_schedule, "heuristic");
+  EXPECT_EQ(config.assistant_confidence_threshold, 0.6);
+}
+
+void expect_all_of_processors(const GenerationConfig& config) {
   EXPECT_EQ(config.repetition_penalty, 1.25);
-  EXPECT_EQ(config.num_return_sequences, 2);
+  EXPECT_EQ(config.encoder_repetition_penalty, 1.5);
+  EXPECT_EQ(config.no_repeat_ngram_size, 3);
+  EXPECT_EQ(config.encoder_no_repeat_ngram_size, 2);
+  EXPECT_THAT(config.bad_words_ids.value(), ElementsAre(ElementsAre(5), ElementsAre(6, 7)));
+  EXPECT_THAT(config.sequence_bias.value(),
+              ElementsAre(SequenceBias{{8, 9}, -2.5}, SequenceBias{{10}, 1}));
+  EXPECT_EQ(config.forced_bos_token_id, 11);
+  EXPECT_THAT(config.forced_eos_token_id.value(), ElementsAre(12, 13));
+  EXPECT_THAT(config.suppress_tokens.value(), ElementsAre(14));
+  EXPECT_THAT(config.begin_suppress_tokens.value(), ElementsAre(15, 16));
+  EXPECT_EQ(config.exponential_decay_length_penalty, (ExponentialDecayLengthPenalty{17, 1.01}));
+  EXPECT_EQ(config.remove_invalid_values, true);
+  EXPECT_EQ(config.renormalize_logits, true);
+}
+
+void expect_all_of_cache_and_tokens(const GenerationConfig& config) {
   EXPECT_EQ(config.use_cache, false);
   EXPECT_EQ(config.cache_implementation, "dynamic");
   EXPECT_EQ(config.cache_config, "{}");
+  EXPECT_EQ(config.max_cache_len, 40);
+  EXPECT_EQ(config.prefill_chunk_size, 18);
   EXPECT_THAT(config.eos_token_id.value(), ElementsAre(3, 4));
   EXPECT_EQ(config.pad_token_id, 0);
   EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_EQ(config.decoder_start_token_id, 3);
-  EXPECT_EQ(config.output_logits, true);
+}
+
+void expect_all_supported(const GenerationConfig& config) {
+  expect_all_of_length_and_output(config);
+  expect_all_of_choice(config);
+  expect_all_of_processors(config);
+  expect_all_of_cache_and_tokens(config);
 }
 
 TEST(GenerationConfig, ReadsEverySupportedField) {
-  const GenerationConfig config = GenerationConfig::from_json(kAllSupported);
-  expect_all_supported(config);
-  config.validate();
+  expect_all_supported(GenerationConfig::from_json(kAllSupported));
+}
+
+TEST(GenerationConfig, ReadsTheOtherFormsOfAField) {
+  const auto read = [](const char* json) { return GenerationConfig::from_json(json); };
+  EXPECT_EQ(read(R"({"early_stopping": true})").early_stopping, EarlyStopping::yes);
+  EXPECT_EQ(read(R"({"early_stopping": false})").early_stopping, EarlyStopping::no);
+  EXPECT_THAT(read(R"({"stop_strings": "a"})").stop_strings.value(), ElementsAre("a"));
+  EXPECT_THAT(read(R"({"forced_eos_token_id": 3})").forced_eos_token_id.value(), ElementsAre(3));
+  EXPECT_THAT(read(R"({"sequence_bias": {"(1, 2)": -0.5, "(3,)": 2
+}
+})").sequence_bias.value(),
+              ElementsAre(SequenceBias{{1, 2}, -0.5}, SequenceBias{{3}, 2}));
 }
 
 TEST(GenerationConfig, MergesEverySupportedField) {
@@ -113,12 +178,20 @@ TEST(GenerationConfig, IgnoresMetadataAndAcceptsDefaults) {
 }
 
 TEST(GenerationConfig, RefusesUnsupportedFieldsThatAskForSomething) {
-  EXPECT_THAT(json_refusal(R"({"no_repeat_ngram_size": 2})"),
-              HasSubstr("config: no_repeat_ngram_size = 2 is not supported yet"));
-  EXPECT_THAT(json_refusal(R"({"stop_strings": ["x"]})"), HasSubstr("stop_strings"));
-  EXPECT_THAT(json_refusal(R"({"length_penalty": 2.0})"), HasSubstr("length_penalty"));
-  EXPECT_THAT(json_refusal(R"({"early_stopping": true})"), HasSubstr("early_stopping"));
-  EXPECT_THAT(json_refusal(R"({"prompt_lookup_num_tokens": 3})"), HasSubstr("prompt_lookup"));
+  EXPECT_THAT(json_refusal(R"({"guidance_scale": 2})"),
+              HasSubstr("config: guidance_scale = 2 is not supported; leave it out"));
+  EXPECT_THAT(json_refusal(R"({"watermarking_config": {}})"), HasSubstr("watermarking_config"));
+  EXPECT_THAT(json_refusal(R"({"num_beam_groups": 2})"), HasSubstr("or set it to 1"));
+}
+
+TEST(GenerationConfig, WhatIsNotBuiltYetSaysSo) {
+  const auto says = [](const GenerationConfig& config) { return invalid(config); };
+  EXPECT_THAT(says({.stop_strings = {{"x"}}}), HasSubstr("stop_strings is not supported yet"));
+  EXPECT_THAT(says({.max_time = 1}), HasSubstr("max_time is not supported yet"));
+  EXPECT_THAT(says({.num_beams = 4}), HasSubstr("num_beams = 4 is not supported yet"));
+  EXPECT_THAT(says({.prompt_lookup_num_tokens = 3}), HasSubstr("prompt_lookup_num_tokens"));
+  EXPECT_THAT(says({.prefill_chunk_size = 3}), HasSubstr("prefill_chunk_size"));
+  GenerationConfig{.stop_strings = {{}}, .num_beams = 1}.validate();
 }
 
 TEST(GenerationConfig, RefusesFieldsThatNobodyKnows) {
@@ -210,10 +283,9 @@ TEST(GenerationConfig, CacheKindsThatAreNotThereYetSaySo) {
   EXPECT_THAT(invalid({.cache_implementation = "offloaded"}), HasSubstr("not supported yet"));
   EXPECT_THAT(invalid({.cache_implementation = "quantized"}), HasSubstr("\"dynamic\""));
   EXPECT_THAT(invalid({.cache_implementation = "magic"}),
-              HasSubstr("it can be \"dynamic\", \"static\" and, later"));
+              HasSubstr("it can be \"dynamic\", \"static\", \"offloaded\""));
   EXPECT_THAT(invalid({.cache_config = R"({"nbits":4})"}), HasSubstr("cache_config"));
   EXPECT_THAT(invalid({.max_cache_len = 0}), HasSubstr("max_cache_len must be at least 1"));
-  EXPECT_THAT(invalid({.num_beams = 4}), HasSubstr("beam search comes later"));
 }
 
 class Folder : public ::testing::Test {
