@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "generation/cache_choice.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
@@ -26,7 +27,8 @@ void refuse_unless_empty(const char* name, const std::optional<T>& value) {
 }
 
 void refuse_cache(const char* kind, const GenerationConfig& config) {
-  check_value(config.cache_implementation != kind, "cache_implementation \"", kind,
+  check_value(cache_kind(config) != kind, "cache_implementation \"",
+              config.cache_implementation.value_or(""),
               "\" is not supported yet; leave it out or set it to \"dynamic\" or \"static\"");
 }
 
@@ -56,7 +58,6 @@ void check_built(const GenerationConfig& config) {
   refuse_unless_empty("remove_invalid_values", config.remove_invalid_values);
   refuse_unless_empty("renormalize_logits", config.renormalize_logits);
 
-  refuse("prefill_chunk_size", config.prefill_chunk_size);
   refuse_cache("offloaded", config);
   refuse_cache("offloaded_static", config);
   refuse_cache("quantized", config);

@@ -84,7 +84,8 @@ struct GenerationConfig {
   std::optional<std::string> cache_config = {};          // a JSON object, its settings [{}]
   // Tokens that a static cache has room for, at least [the prompt and the new tokens].
   std::optional<std::int64_t> max_cache_len = {};
-  std::optional<std::int64_t> prefill_chunk_size = {};  // most tokens of a prompt at once [all]
+  // Tokens a row of the prompt in one forward pass, at most; bounds a prefill's memory [all].
+  std::optional<std::int64_t> prefill_chunk_size = {};
 
   // Special tokens.
   std::optional<std::vector<std::int64_t>> eos_token_id =
