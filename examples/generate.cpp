@@ -101,6 +101,7 @@ void run(const Arguments& arguments) {
   const GenerationConfig given = given_config(arguments);
   Report report{.config = merged_config(arguments, given)};
   const auto held = check_cache_files(arguments, given, report.config);
+  if (held) report.config.cache_implementation.reset();  // the file's, not a new one
   report.tokenizer = load_tokenizer(arguments);
   const TokenBatch batch = read_input(arguments, report);
   const auto model = load(arguments, report.load_s);

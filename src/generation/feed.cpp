@@ -1,5 +1,6 @@
 #include "generation/feed.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvcache::detail {
@@ -11,12 +12,17 @@ at::Tensor Feed::prefill(const TokenRows& text) {
   if (prompt_.encoder && (cache_ == nullptr || !holds_encoder(prompt_, *cache_))) {
     prefill_tokens_ += prompt_.encoder->input_ids.numel();
   }
-  const at::Tensor logits =
-      forward({.input_ids = prompt_.ids.narrow(1, kept, tokens),
-               .attention_mask = kept > 0 ? prompt_.last_valid(tokens) : prompt_.valid,
-               .logits_to_keep = 1,
-               .encoder = prompt_.encoder},
-              text);
+  at::Tensor logits;
+  for (std::int64_t left = tokens; left > 0;) {
+    const std::int64_t first = prompt_.tokens() - left;
+    const std::int64_t count = std::min(left, most_at_once_.value_or(left));
+    ForwardInput input{.input_ids = prompt_.ids.narrow(1, first, count),
+                       .attention_mask = prompt_.valid_of(first, count),
+                       .logits_to_keep = 1};
+    if (first == kept) input.encoder = prompt_.encoder;
+    logits = forward(std::move(input), text);
+    left = cache_ == nullptr ? 0 : text.length() - cache_->history().seen();
+  }
   return logits.select(1, -1);
 }
 

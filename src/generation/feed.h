@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "generation/prompt.h"
 #include "kvcache/cache/cache.h"
@@ -15,9 +16,11 @@ namespace kvcache::detail {
 
 class Feed {
  public:
-  // `cache` null: every step runs the whole text. Keeps references.
-  Feed(const LanguageModel& model, const Prompt& prompt, Cache* cache)
-      : model_(model), prompt_(prompt), cache_(cache) {}
+  // `cache` null: every step runs the whole text. `most_at_once`: tokens a row of the prompt in one
+  // forward pass, with a cache; absent: all. Keeps references.
+  Feed(const LanguageModel& model, const Prompt& prompt, Cache* cache,
+       std::optional<std::int64_t> most_at_once = std::nullopt)
+      : model_(model), prompt_(prompt), cache_(cache), most_at_once_(most_at_once) {}
 
   Cache* cache() const { return cache_; }
 
@@ -33,12 +36,14 @@ class Feed {
   std::int64_t prefill_tokens() const { return prefill_tokens_; }
 
  private:
-  // `input` ends where `text` does.
+  // Runs `input`, or all of `text` where the cached keys do not fit what follows them. Scores as
+  // next() returns them.
   at::Tensor forward(ForwardInput input, const TokenRows& text);
 
   const LanguageModel& model_;
   const Prompt& prompt_;
   Cache* cache_;
+  std::optional<std::int64_t> most_at_once_;
   std::int64_t prefill_tokens_ = 0;
 };
 

@@ -55,7 +55,7 @@ bool read_supported(GenerationConfig& config, const std::string& name, const jso
   return true;
 }
 
-void check_without_effect(const std::string& name, const json& value, std::string_view source) {
+void check_unsupported(const std::string& name, const json& value, std::string_view source) {
   if (detail::is_metadata(name)) return;
   const auto& unsupported = detail::unsupported_fields();
   const auto field = find_field(unsupported, name);
@@ -68,7 +68,7 @@ void check_without_effect(const std::string& name, const json& value, std::strin
   if (value.is_null() || std::find(accepted.begin(), accepted.end(), value) != accepted.end()) {
     return;
   }
-  throw ValueError(fmt::format("{}: {} = {} is not supported yet; leave it out{}", source, name,
+  throw ValueError(fmt::format("{}: {} = {} is not supported; leave it out{}", source, name,
                                shortened(value),
                                accepted.empty() ? "" : " or set it to " + accepted.front().dump()));
 }
@@ -90,7 +90,7 @@ GenerationConfig GenerationConfig::from_json(std::string_view text, std::string_
   GenerationConfig config;
   const json object = parse_object(text, source);
   for (const auto& [name, value] : object.items()) {
-    if (!read_supported(config, name, value, source)) check_without_effect(name, value, source);
+    if (!read_supported(config, name, value, source)) check_unsupported(name, value, source);
   }
   return config;
 }

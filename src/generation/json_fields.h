@@ -11,14 +11,16 @@
 
 namespace kvcache::detail {
 
-// A field that generate() knows: how to read a value that is not null. Throws std::string, what the
-// value should have been.
+// A field that generate() knows.
 struct SupportedField {
   std::string_view name;
+  // Reads a value that is not null. Throws std::string, what the value should have been.
   std::function<void(GenerationConfig&, const nlohmann::json&)> read;
+  // Takes the field from a config in which it is set.
+  std::function<void(GenerationConfig&, const GenerationConfig&)> take;
 };
 
-// A field without effect here: only values that ask for nothing are accepted.
+// A field that is not supported: only values that ask for nothing are accepted.
 struct UnsupportedField {
   std::string_view name;
   std::vector<nlohmann::json> accepted;  // besides null

@@ -23,6 +23,14 @@ struct Prompt {
   std::int64_t rows() const { return ids.size(0); }
   std::int64_t tokens() const { return ids.size(1); }
 
+  // The mask for columns [first, first + count) of `ids`, the past's before them where the caller
+  // gave those.
+  std::optional<at::Tensor> valid_of(std::int64_t first, std::int64_t count) const {
+    if (!valid) return std::nullopt;
+    const std::int64_t past = valid->size(1) - tokens();
+    return past > 0 ? valid->narrow(1, 0, past + first + count) : valid->narrow(1, first, count);
+  }
+
   // The mask's last `tokens` columns.
   std::optional<at::Tensor> last_valid(std::int64_t tokens) const {
     if (!valid) return std::nullopt;

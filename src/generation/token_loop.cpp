@@ -44,7 +44,7 @@ TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
     : inputs_(inputs),
       config_(config),
       text_(whole_text(prompt, cache)),
-      feed_(model, prompt, cache),
+      feed_(model, prompt, cache, config.prefill_chunk_size),
       first_column_(text_.length() - prompt.tokens()) {
   const TokenRows text = text_.text();
   max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);

@@ -74,7 +74,7 @@ TEST_F(CacheFiles, AStaticCacheGivesTheSameIds) {
 
 TEST_F(CacheFiles, KindsOfCachesAreListed) {
   expect_refused(run_ids({"--cache-implementation", "magic"}),
-                 R"(no cache_implementation "magic"; it can be "dynamic", "static" and)");
+                 R"(no cache_implementation "magic"; it can be "dynamic", "static", "offloaded")");
 }
 
 // As in Transformers a smaller number than the text needs is no bound.

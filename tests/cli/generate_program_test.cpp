@@ -305,13 +305,35 @@ TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
   expect_refused(run_ids({"--cache-config", "nbits"}), "--cache-config");
+  expect_refused(
+      run_ids({"--cache-implementation", "quantized", "--cache-config", R"({"backend": "magic"})"}),
+      R"(it can be "quanto", "hqq" or "fp8")");
+}
+
+TEST_F(GenerateProgram, ReadsEveryFieldOfAConfigFile) {
+  const json whole = run_json({"--max-new-tokens", "6"});
+  const std::string file = write("c.json", R"({
+    "_from_model_config": true, "transformers_version": "5.24.0", "prefill_chunk_size": 2,
+    "cache_implementation": "static", "max_cache_len": 30, "early_stopping": "never",
+    "length_penalty": 2.0, "guidance_scale": null, "output_scores": false, "stop_strings": null,
+    "num_assistant_tokens": 4, "typical_p": 1.0, "disable_compile": true})");
+  const json made = run_json({"--max-new-tokens", "6", "--generation-config", file});
+  EXPECT_EQ(made.at("sequences"), whole.at("sequences"));
+  EXPECT_EQ(made.at("cache").at("kind"), "static");
+  expect_refused(run_ids({"--no-cache", "--generation-config",
+                          write("d.json", R"({"prefill_chunk_size": 2})")}),
+                 "prefill_chunk_size = 2 needs a cache");
+  expect_refused(run_ids({"--generation-config", write("e.json", R"({"guidance_scale": 1.5})")}),
+                 "guidance_scale = 1.5 is not supported; leave it out");
+  expect_refused(run_ids({"--generation-config", write("f.json", R"({"typical_p": 1.5})")}),
+                 "typical_p must be above 0 and at most 1 (1: off), but is 1.5");
 }
 
 TEST_F(GenerateProgram, FaultyFilesAreRefused) {
   const auto config = [&](const char* text) {
     return run_ids({"--generation-config", write("c.json", text)});
   };
-  expect_refused(config(R"({"no_repeat_ngram_size": 3})"), "no_repeat_ngram_size = 3");
+  expect_refused(config(R"({"num_beam_groups": 3})"), "num_beam_groups = 3 is not supported");
   expect_refused(config(R"({"topk": 3})"), "no field \"topk\"");
   expect_refused(config("{"), "c.json");
   const auto ids = [&](const char* text) {

@@ -79,6 +79,11 @@ class GeneratedIds : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(fixed.sequences.equal(expected)) << fixed.sequences << expected;
     config.cache_implementation.reset();
 
+    config.prefill_chunk_size = 4;
+    const Output in_pieces = generate(model, inputs_of(item), config);
+    EXPECT_TRUE(in_pieces.sequences.equal(expected)) << in_pieces.sequences << expected;
+    config.prefill_chunk_size.reset();
+
     config.use_cache = false;
     const Output uncached = generate(model, inputs_of(item), config);
     EXPECT_TRUE(uncached.sequences.equal(expected)) << uncached.sequences << expected;

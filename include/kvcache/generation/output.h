@@ -27,8 +27,9 @@ struct Output {
   // output_logits.
   std::optional<at::Tensor> logits = {};
   // The cache, if generate() made it; it holds all of the text but the last token of each row. Null
-  // without a cache, or where the caller passed one.
-  std::unique_ptr<Cache> cache = {};
+  // without a cache, or where the caller passed one. A static one goes back to its Runner, which
+  // uses it again, when this pointer and its copies are gone; nobody touches it before.
+  std::shared_ptr<Cache> cache = {};
   Timings timings = {};
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kvcache/cache/cache.h"
+#include "kvcache/generation/detail/kept_caches.h"
 #include "kvcache/generation/generation_config.h"
 #include "kvcache/generation/logits_processors.h"
 #include "kvcache/generation/output.h"
@@ -48,16 +49,17 @@ struct Inputs {
   Streamer* streamer = nullptr;
 };
 
-// A model and what lives between calls of generate(). Not for several threads at once; runners over
-// one model are independent.
+// A model and what lives between calls of generate(): the static caches that it made, at most two,
+// which later calls use again and replace by larger ones as they need them. Not for several threads
+// at once; runners over one model are independent.
 class Runner {
  public:
   // Keeps a reference: the model must outlive the runner.
   explicit Runner(const LanguageModel& model) : model_(model) {}
 
   // Without a cache, one of the config's kind is made and returned, for a model with an encoder an
-  // EncoderDecoderCache; the text is then the decoder's. A cache that is passed in ends
-  // up holding the text but its last token, ended rows' pads as padding.
+  // EncoderDecoderCache; the text is then the decoder's. A cache that is passed in ends up holding
+  // the text but its last token, ended rows' pads as padding; cache_implementation is then refused.
   //
   // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
   // all of it; tokens that the cache does not know look like padding to them.
@@ -71,6 +73,7 @@ class Runner {
 
  private:
   const LanguageModel& model_;
+  detail::KeptCaches kept_;
 };
 
 // As Runner(model).generate(...).

@@ -64,7 +64,22 @@ TEST(StaticGeneration, EqualsTheDynamicCache) {
     EXPECT_EQ(fixed.cache->capacity().value_or(20), 20);
     config.max_cache_len = 64;
     EXPECT_EQ(generate(model, padded_batch(), config).cache->capacity().value_or(64), 64);
+    config.max_cache_len.reset();
+    config.cache_implementation = "hybrid";  // as Gemma 2's checkpoints say it
+    EXPECT_EQ(generate(model, padded_batch(), config).cache->kind(), "static");
   }
+}
+
+TEST(StaticGeneration, APassedCacheAndAKindOfCacheAreRefused) {
+  const CausalLM& model = testing::checkpoint("llama");
+  StaticCache cache(model.config(), {.max_cache_len = 12});
+  EXPECT_THAT(refusal<ValueError>([&] {
+                generate(model, {.input_ids = prompt()}, {.cache_implementation = "static"},
+                         &cache);
+              }),
+              HasSubstr("past_key_values was passed together with cache_implementation = "
+                        "\"static\", which asks for a new cache; drop one of them"));
+  EXPECT_EQ(cache.get_seq_length(), 0);
 }
 
 }  // namespace

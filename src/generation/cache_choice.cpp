@@ -1,0 +1,77 @@
+#include "generation/cache_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/cache/static_cache.h"
+
+namespace kvcache::detail {
+namespace {
+
+// Room that a new growing cache gets beyond its prompt: enough for most answers, so that it grows
+// once, and little beside a model's weights.
+constexpr std::int64_t kReservedNewTokens = 1024;
+
+using Names = std::pair<std::string_view, std::string_view>;
+
+// Under each name its kind. Layers say themselves whether they have a window, so the names of old
+// that said it mean the same as those without.
+constexpr std::array<Names, 10> kKinds = {{
+    {"dynamic", "dynamic"},
+    {"static", "static"},
+    {"offloaded", "offloaded"},
+    {"offloaded_static", "offloaded_static"},
+    {"quantized", "quantized"},
+    {"sliding_window", "static"},
+    {"hybrid", "static"},
+    {"hybrid_chunked", "static"},
+    {"offloaded_hybrid", "offloaded_static"},
+    {"offloaded_hybrid_chunked", "offloaded_static"},
+}};
+
+std::unique_ptr<Cache> make_static_cache(const ModelConfig& model, const CacheRoom& room) {
+  const std::vector<LayerSpec> layers = model.layer_specs();
+  const auto made = [](const std::vector<LayerSpec>& of, std::int64_t tokens) {
+    return std::make_unique<StaticCache>(of, StaticCacheOptions{.max_cache_len = tokens});
+  };
+  if (!model.seq2seq) return made(layers, room.tokens);
+  return std::make_unique<EncoderDecoderCache>(
+      made(layers, room.tokens), made(cross_attention_layers(layers), room.encoder_tokens));
+}
+
+std::unique_ptr<Cache> make_dynamic_cache(const ModelConfig& model, std::int64_t room) {
+  const std::vector<LayerSpec> layers = model.layer_specs();
+  auto cache = std::make_unique<DynamicCache>(layers);
+  cache->reserve(room);
+  if (!model.seq2seq) return cache;
+  return std::make_unique<EncoderDecoderCache>(
+      std::move(cache), std::make_unique<DynamicCache>(cross_attention_layers(layers)));
+}
+
+}  // namespace
+
+std::string_view cache_kind(const GenerationConfig& config) {
+  const std::string name = config.cache_implementation.value_or("dynamic");
+  const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
+                                 [&](const Names& names) { return names.first == name; });
+  return kind == kKinds.end() ? std::string_view() : kind->second;
+}
+
+std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
+                                  const Prompt& prompt, std::int64_t longest, KeptCaches& kept) {
+  const std::int64_t held = longest - 1;  // the last token is never fed
+  if (cache_kind(config) == "static") {
+    const CacheRoom room{.rows = prompt.rows(),
+                         .tokens = std::max(held, config.max_cache_len.value_or(0)),
+                         .encoder_tokens = prompt.encoder ? prompt.encoder->input_ids.size(1) : 0};
+    return kept.take(room, [&] { return make_static_cache(model, room); });
+  }
+  return make_dynamic_cache(model, std::min(held, prompt.tokens() + kReservedNewTokens - 1));
+}
+
+}  // namespace kvcache::detail
