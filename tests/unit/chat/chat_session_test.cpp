@@ -165,7 +165,10 @@ TEST_P(ChatSessions, SavedOnesGoOn) {
   EXPECT_EQ(later.cache().get_seq_length(), chat.cache().get_seq_length());
   const ChatReply reply = later.send("more");
   EXPECT_EQ(reply.text, chat.send("more").text);
-  EXPECT_GT(reply.reused_tokens, 0);
+  // Marks are not saved: a cache that cannot be cropped begins anew where a reply is spelled
+  // otherwise than it was made.
+  EXPECT_EQ(reply.reuse == Reuse::kNothing, reply.reused_tokens == 0);
+  if (GetParam().model == "llama") EXPECT_GT(reply.reused_tokens, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ChatSessions,
