@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/token_rows.h"
 
 namespace kvcache {
 
