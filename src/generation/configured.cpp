@@ -11,7 +11,6 @@ namespace kvcache::detail {
 namespace {
 
 constexpr std::int64_t kDefaultNewTokens = 20;
-constexpr std::int64_t kDefaultTopK = 50;
 
 bool has_eos(const GenerationConfig& config) {
   return config.eos_token_id && !config.eos_token_id->empty();
@@ -19,19 +18,6 @@ bool has_eos(const GenerationConfig& config) {
 
 at::Tensor eos_tensor(const GenerationConfig& config, const TokenRows& text) {
   return at::tensor(*config.eos_token_id, text.ids.options());
-}
-
-void add_warpers(LogitsProcessors& processors, const GenerationConfig& config) {
-  if (const double temperature = config.temperature.value_or(1); temperature != 1) {
-    processors.push_back(std::make_shared<TemperatureLogitsWarper>(temperature));
-  }
-  if (const std::int64_t top_k = config.top_k.value_or(kDefaultTopK); top_k != 0) {
-    processors.push_back(std::make_shared<TopKLogitsWarper>(top_k));
-  }
-  if (const double top_p = config.top_p.value_or(1); top_p < 1) {
-    processors.push_back(std::make_shared<TopPLogitsWarper>(top_p));
-  }
-  if (config.min_p) processors.push_back(std::make_shared<MinPLogitsWarper>(*config.min_p));
 }
 
 }  // namespace
@@ -48,24 +34,6 @@ std::int64_t max_length(const GenerationConfig& config, std::int64_t length,
               config.max_length ? "max_length = " : "the model's length of ", longest,
               "; set max_new_tokens, or a larger max_length");
   return longest;
-}
-
-LogitsProcessors logits_processors(const GenerationConfig& config, const Inputs& inputs,
-                                   const TokenRows& text) {
-  LogitsProcessors processors;
-  if (const double penalty = config.repetition_penalty.value_or(1); penalty != 1) {
-    processors.push_back(std::make_shared<RepetitionPenaltyLogitsProcessor>(penalty));
-  }
-  const std::int64_t min_length = config.min_new_tokens ? text.length() + *config.min_new_tokens
-                                                        : config.min_length.value_or(0);
-  if (has_eos(config) && min_length > text.length()) {
-    processors.push_back(
-        std::make_shared<MinLengthLogitsProcessor>(min_length, eos_tensor(config, text)));
-  }
-  processors.insert(processors.end(), inputs.logits_processors.begin(),
-                    inputs.logits_processors.end());
-  if (config.do_sample.value_or(false)) add_warpers(processors, config);
-  return processors;
 }
 
 StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs& inputs,

@@ -7,8 +7,9 @@
 #include <optional>
 
 #include "kvcache/generation/generation_config.h"
-#include "kvcache/generation/logits_processors.h"
 #include "kvcache/generation/runner.h"
+#include "kvcache/generation/stopping.h"
+#include "kvcache/generation/token_rows.h"
 
 namespace kvcache::detail {
 
@@ -17,10 +18,6 @@ namespace kvcache::detail {
 // room for a token.
 std::int64_t max_length(const GenerationConfig& config, std::int64_t length,
                         std::int64_t max_positions);
-
-// In Transformers' order, the inputs' own ones before temperature and what follows it.
-LogitsProcessors logits_processors(const GenerationConfig& config, const Inputs& inputs,
-                                   const TokenRows& text);
 
 // The config's and the inputs' own ones.
 StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs& inputs,

@@ -8,8 +8,8 @@
 
 #include "generation/prompt.h"
 #include "kvcache/cache/cache.h"
-#include "kvcache/generation/logits_processors.h"
 #include "kvcache/generation/output.h"
+#include "kvcache/generation/token_rows.h"
 #include "kvcache/models/language_model.h"
 
 namespace kvcache::detail {

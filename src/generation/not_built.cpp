@@ -41,23 +41,6 @@ void check_built(const GenerationConfig& config) {
   refuse<std::int64_t>("num_beams", config.num_beams, 1);
   refuse("prompt_lookup_num_tokens", config.prompt_lookup_num_tokens);
 
-  refuse("top_h", config.top_h);
-  refuse<double>("typical_p", config.typical_p, 1);
-  refuse<double>("epsilon_cutoff", config.epsilon_cutoff, 0);
-  refuse<double>("eta_cutoff", config.eta_cutoff, 0);
-  refuse<double>("encoder_repetition_penalty", config.encoder_repetition_penalty, 1);
-  refuse<std::int64_t>("no_repeat_ngram_size", config.no_repeat_ngram_size, 0);
-  refuse<std::int64_t>("encoder_no_repeat_ngram_size", config.encoder_no_repeat_ngram_size, 0);
-  refuse_unless_empty("bad_words_ids", config.bad_words_ids);
-  refuse_unless_empty("sequence_bias", config.sequence_bias);
-  refuse("forced_bos_token_id", config.forced_bos_token_id);
-  refuse_unless_empty("forced_eos_token_id", config.forced_eos_token_id);
-  refuse_unless_empty("suppress_tokens", config.suppress_tokens);
-  refuse_unless_empty("begin_suppress_tokens", config.begin_suppress_tokens);
-  refuse("exponential_decay_length_penalty", config.exponential_decay_length_penalty);
-  refuse_unless_empty("remove_invalid_values", config.remove_invalid_values);
-  refuse_unless_empty("renormalize_logits", config.renormalize_logits);
-
   refuse_cache("offloaded", config);
   refuse_cache("offloaded_static", config);
   refuse_cache("quantized", config);

@@ -237,6 +237,15 @@ TokenRows whole_text(const Prompt& prompt, const Cache* cache) {
           at::cat({past_valid, new_valid ? *new_valid : at::ones_like(prompt.ids, at::kBool)}, 1)};
 }
 
+std::optional<TokenRows> encoder_rows(const Prompt& prompt, const Cache* cache) {
+  if (prompt.encoder) return TokenRows{prompt.encoder->input_ids, prompt.encoder->attention_mask};
+  const auto& held = dynamic_cast<const EncoderDecoderCache&>(*cache);
+  const History& history = held.cross_attention_cache().history();
+  if (history.batch() == 0 || !history.known()) return std::nullopt;
+  const at::Device device = prompt.ids.device();
+  return TokenRows{history.ids().to(device), history.valid().to(device)};
+}
+
 bool holds_encoder(const Prompt& prompt, Cache& cache) {
   if (!prompt.encoder) return true;
   const EncoderInput& encoder = *prompt.encoder;

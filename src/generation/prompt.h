@@ -46,6 +46,10 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const L
 // The whole text: what the cache holds (unknown tokens as padding) and the prompt.
 TokenRows whole_text(const Prompt& prompt, const Cache* cache);
 
+// What the encoder reads, a row for several neighbours of the text; absent where only the cache
+// could know, and does not.
+std::optional<TokenRows> encoder_rows(const Prompt& prompt, const Cache* cache);
+
 // Whether a cache holds the keys of the prompt's encoder input already.
 bool holds_encoder(const Prompt& prompt, Cache& cache);
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/token_rows.h"
 
 namespace kvcache::detail {
 

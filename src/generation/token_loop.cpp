@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "generation/configured.h"
+#include "generation/configured_processors.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/sampler.h"
 
@@ -50,7 +51,12 @@ TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
   max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
   if (cache != nullptr) check_capacity(*cache, max_length_);
   pad_token_id_ = pad_token_id(config, inputs, prompt.rows(), model.config().vocab_size);
-  processors_ = logits_processors(config, inputs, text);
+  processors_ =
+      logits_processors(config, inputs.logits_processors,
+                        {.text = text,
+                         .read = model.is_encoder_decoder() ? encoder_rows(prompt, cache) : text,
+                         .max_length = max_length_,
+                         .vocab_size = model.config().vocab_size});
   criteria_ = stopping_criteria(config, inputs, text);
   running_ = at::ones({prompt.rows()}, text.ids.options().dtype(at::kBool));
   if (config.do_sample.value_or(false)) check_generator(inputs, text.ids);

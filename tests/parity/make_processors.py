@@ -8,27 +8,24 @@ of the project's list of known faults whose right value stands here; `refused` h
 import math
 
 import common
+import processor_oracle
 import torch
 from transformers.generation import logits_process as oracle
 
-MAKE = {
-    "temperature": oracle.TemperatureLogitsWarper,
-    "top_k": oracle.TopKLogitsWarper,
-    "top_p": oracle.TopPLogitsWarper,
-    "min_p": oracle.MinPLogitsWarper,
-    "repetition_penalty": oracle.RepetitionPenaltyLogitsProcessor,
-}
 INF = "-inf"
 IDS = [[0, 1, 2, 2]]
 
 
+SPECIAL = {INF: -math.inf, "inf": math.inf, "nan": math.nan}
+
+
 def numbers(tensor):
-    """Rows of the shortest decimals that give the same float32; -inf as a string."""
-    return [[INF if x == -math.inf else float(str(x)) for x in row] for row in tensor.float().numpy()]
+    """Rows of the shortest decimals that give the same float32; infinities and NaN as strings."""
+    return [[float(str(x)) if math.isfinite(x) else str(x) for x in row] for row in tensor.float().numpy()]
 
 
 def scores_of(rows):
-    return torch.tensor([[-math.inf if x == INF else x for x in row] for row in rows])
+    return torch.tensor([[SPECIAL.get(x, x) for x in row] for row in rows])
 
 
 def logs(*probabilities):
@@ -40,24 +37,17 @@ def random_rows(seed, rows=2, vocab=16, scale=2.0):
     return numbers(scale * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)))
 
 
-def run(kind, arguments, rows, ids=None):
-    """Applies one processor; for the two length processors `ids` matter by their number only."""
+def run(kind, arguments, rows, ids=None, encoder=None):
+    """Applies one processor; where `ids` are not given, they do not matter."""
     ids = torch.tensor(ids if ids is not None else [[0]] * len(rows))
-    if kind == "min_length":
-        processor = oracle.MinLengthLogitsProcessor(arguments["min_length"], arguments["eos_token_id"])
-    elif kind == "min_new_tokens":
-        processor = oracle.MinNewTokensLengthLogitsProcessor(
-            arguments["prompt_length"], arguments["min_new_tokens"], arguments["eos_token_id"]
-        )
-    else:
-        processor = MAKE[kind](arguments[kind])
-    return processor(ids, scores_of(rows))
+    encoder = None if encoder is None else torch.tensor(encoder)
+    return processor_oracle.build(kind, arguments, encoder)(ids, scores_of(rows))
 
 
 def plain(kind, name, value, rows, **more):
     arguments = value if isinstance(value, dict) else {kind: value}
-    ids = more.get("input_ids")
-    return {"name": name, "arguments": arguments, "scores": rows, "outputs": numbers(run(kind, arguments, rows, ids)), **more}
+    outputs = numbers(run(kind, arguments, rows, more.get("input_ids"), more.get("encoder_input_ids")))
+    return {"name": name, "arguments": arguments, "scores": rows, "outputs": outputs, **more}
 
 
 def kept(kind, name, value, rows, expected, **more):
@@ -156,19 +146,185 @@ def lengths(kind, arguments, thresholds):
     return cases, []
 
 
+def entropy_shares(kind, values):
+    """Warpers by entropy: values, ties, exact steps, holes, and a vocabulary of one likely token."""
+    rows, steps = random_rows(8), logs(0.5, 0.25, 0.125, 0.125)
+    cases = [plain(kind, f"{kind}_{value}", value, rows) for value in values]
+    cases += [plain(kind, f"steps_{value}", value, steps) for value in values]
+    cases += [
+        plain(kind, "with_holes", values[1], [[INF, 1.0, 0.5, INF, 0.25, -4.0]]),
+        plain(kind, "one_token", values[1], [[INF, 1.0, INF]]),
+        plain(kind, "nothing_but_one_is_likely", values[1], [[40.0, -80.0, -90.0, 0.0]]),
+    ]
+    return cases
+
+
+def top_h():
+    cases = entropy_shares("top_h", (0.2, 0.5, 0.9))
+    cases += [
+        kept("top_h", "ties", 0.55, [[1.0] * 10], [5]),
+        kept("top_h", "at_most_100_tokens", 0.999, [[0.0] * 101 + [2.0] * 20], [99]),
+    ]
+    return cases, refused("top_h", 0.0, -0.1, 1.1)
+
+
+def typical_p():
+    cases = entropy_shares("typical_p", (0.2, 0.5, 0.9, 0.99))
+    cases += [
+        plain("typical_p", "equal_ones_all_stay", 0.2, [[1.0] * 10]),
+        plain("typical_p", "the_best_one_goes", 0.3, logs(0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)),
+        plain("typical_p", "at_least_3", {"typical_p": 0.1, "min_tokens_to_keep": 3}, random_rows(9)),
+    ]
+    return cases, refused("typical_p", 0.0, 1.0, -0.1, 1.5)
+
+
+def cutoff(kind):
+    cases = entropy_shares(kind, (0.01, 0.125, 0.3, 0.9))
+    cases += [
+        plain(kind, "exactly_on_a_step", 0.25, logs(0.5, 0.25, 0.25)),
+        plain(kind, "nothing_is_likely_enough", 0.9, [[1.0, 1.0, 0.5]]),
+        plain(kind, "at_least_3", {kind: 0.9, "min_tokens_to_keep": 3}, random_rows(10)),
+        plain(kind, "at_least_more_than_there_are", {kind: 0.9, "min_tokens_to_keep": 9}, [[1.0, 2.0, 3.0]]),
+    ]
+    return cases, refused(kind, 0.0, 1.0, -0.1)
+
+
+def kept_beside_eos():
+    """The least numbers that beam search asks of the other warpers."""
+    rows = random_rows(11)
+    return {
+        kind: [
+            plain(kind, f"at_least_{least}", {kind: value, "min_tokens_to_keep": least}, rows) for least in (2, 5, 16)
+        ]
+        for kind, value in (("top_k", 1), ("top_p", 0.1), ("min_p", 1.0))
+    }
+
+
+def encoder_repetition_penalty():
+    encoder = [[3, 3, 5, 0], [1, 2, 15, 2]]
+    kind = "encoder_repetition_penalty"
+    cases = [
+        plain(kind, "penalty_1.3", 1.3, random_rows(12), encoder_input_ids=encoder),
+        plain(kind, "punishment_0.8", 0.8, random_rows(13), encoder_input_ids=encoder),
+        plain(kind, "two_rows_an_input", 2.0, random_rows(14, rows=4), encoder_input_ids=encoder),
+        plain(kind, "once_per_id", 2.0, [[2.0, -2.0, INF, 0.0]], encoder_input_ids=[[0, 1, 2, 2, 3, 0]]),
+    ]
+    return cases, []
+
+
+TEXTS = [[1, 2, 3, 1, 2, 4, 1, 2], [5, 5, 5, 0, 5, 5, 0, 5]]
+
+
+def no_repeat_ngram_size():
+    kind, rows = "no_repeat_ngram_size", random_rows(15)
+    cases = [plain(kind, f"size_{size}", size, rows, input_ids=TEXTS) for size in (1, 2, 3, 4, 8, 9)]
+    return cases, refused(kind, 0, -1)
+
+
+def encoder_no_repeat_ngram_size():
+    kind, rows = "encoder_no_repeat_ngram_size", random_rows(16, rows=4)
+    texts = TEXTS + [[0, 5, 1], [1, 2, 9]]
+    encoder = [[1, 2, 3, 1, 2, 4], [5, 1, 2, 5, 1, 7]]
+    cases = []
+    for size in (1, 2, 3, 4, 7):
+        ids = [text[-3:] for text in texts]
+        cases.append(plain(kind, f"size_{size}", size, rows, input_ids=ids, encoder_input_ids=encoder))
+    one = [text[-1:] for text in texts]
+    cases.append(plain(kind, "text_shorter_than_a_prefix", 3, rows, input_ids=one, encoder_input_ids=encoder))
+    return cases, []
+
+
+def sequence_bias():
+    kind, rows = "sequence_bias", random_rows(17)
+    mixed = [[[3], -2.0], [[9], 1.5], [[2, 3], 4.0], [[1, 2, 3], -0.25], [[5, 7], 0.5], [[0, 5, 7], 2.5], [[4, 4], 9.0]]
+    cases = [
+        plain(kind, "one_token", [[[3], -2.5], [[0], 1.0]], rows, input_ids=TEXTS),
+        plain(kind, "several_meet", mixed, rows, input_ids=TEXTS),
+        plain(kind, "the_last_of_equal_ones", [[[3], -2.5], [[3], 1.0]], rows, input_ids=TEXTS),
+        plain(kind, "longer_than_the_text", [[[1, 2, 3], 1.0], [[1, 2], 2.0]], rows, input_ids=[[2], [1]]),
+    ]
+    return cases, []
+
+
+def bad_words_ids():
+    kind, rows = "bad_words_ids", random_rows(18)
+    words = [[7], [2, 3], [1, 2, 4], [5, 5], [3, 5, 0], [0]]
+    cases = [
+        plain(kind, "of_several_lengths", words, rows, input_ids=TEXTS),
+        plain(kind, "without_the_end", {"bad_words_ids": words, "eos_token_id": [7, 5]}, rows, input_ids=TEXTS),
+    ]
+    return cases, []
+
+
+def at_lengths(kind, settings, lengths):
+    """One case a number of ids so far."""
+    cases = []
+    for name, arguments in settings:
+        for length in lengths:
+            ids = [[0] * length] * 2
+            cases.append(plain(kind, f"{name}_at_{length}", arguments, random_rows(19, vocab=5), input_ids=ids))
+    return cases
+
+
+def decay():
+    kind = "exponential_decay_length_penalty"
+    rest = {"eos_token_id": [1, 3], "prompt_length": 3}
+    penalties = ((0, 1.1), (2, 1.5), (1, 0.8))
+    settings = [(f"{start}_{factor}", {kind: [start, factor], **rest}) for start, factor in penalties]
+    cases = at_lengths(kind, settings, (3, 4, 5, 6, 9))
+    arguments = {kind: [0, 2.0], "eos_token_id": [0, 1], "prompt_length": 1}
+    cases.append(plain(kind, "infinite_stays", arguments, [[INF, -1.0, 2.0]], input_ids=[[0, 0]]))
+    return cases, []
+
+
+def forced_or_suppressed(kind, lengths_so_far):
+    value = 3 if kind == "forced_bos_token_id" else [1, 4]
+    arguments = {kind: value, "max_length": 4, "prompt_length": 2}
+    return at_lengths(kind, [("tokens", arguments)], lengths_so_far), []
+
+
+def scores_that_are_none():
+    rows = [["nan", 1.0, INF, "inf"], [INF] * 4, [0.5, -1.0, 2.0, 0.0]]
+    return [plain("remove_invalid_values", "each_kind", {}, rows)], []
+
+
+def renormalize():
+    rows = random_rows(20) + [[INF] * 15 + [3.0]]
+    return [plain("renormalize_logits", "rows", {}, rows)], []
+
+
 FILES = {
     "temperature": temperature,
     "top_k": top_k,
     "top_p": top_p,
     "min_p": min_p,
+    "top_h": top_h,
+    "typical_p": typical_p,
+    "epsilon_cutoff": lambda: cutoff("epsilon_cutoff"),
+    "eta_cutoff": lambda: cutoff("eta_cutoff"),
     "repetition_penalty": repetition_penalty,
+    "encoder_repetition_penalty": encoder_repetition_penalty,
+    "no_repeat_ngram_size": no_repeat_ngram_size,
+    "encoder_no_repeat_ngram_size": encoder_no_repeat_ngram_size,
+    "sequence_bias": sequence_bias,
+    "bad_words_ids": bad_words_ids,
     "min_length": lambda: lengths("min_length", {"min_length": 4}, (3, 4, 5)),
     "min_new_tokens": lambda: lengths("min_new_tokens", {"prompt_length": 3, "min_new_tokens": 2}, (3, 4, 5)),
+    "forced_bos_token_id": lambda: forced_or_suppressed("forced_bos_token_id", (1, 2)),
+    "forced_eos_token_id": lambda: forced_or_suppressed("forced_eos_token_id", (2, 3, 4)),
+    "suppress_tokens": lambda: forced_or_suppressed("suppress_tokens", (1,)),
+    "begin_suppress_tokens": lambda: forced_or_suppressed("begin_suppress_tokens", (1, 2, 3)),
+    "exponential_decay_length_penalty": decay,
+    "remove_invalid_values": scores_that_are_none,
+    "renormalize_logits": renormalize,
 }
 
 if __name__ == "__main__":
     common.set_up()
-    for kind, build in FILES.items():
-        cases, errors = build()
-        document = {"made_with": common.made_with(__file__), "processor": kind, "cases": cases, "refused": errors}
+    least = kept_beside_eos()
+    for kind, make_cases in FILES.items():
+        cases, errors = make_cases()
+        cases += least.get(kind, [])
+        made_with = common.made_with(__file__, processor_oracle.__file__)
+        document = {"made_with": made_with, "processor": kind, "cases": cases, "refused": errors}
         common.write_json(common.GOLDENS / "processors" / f"{kind}.json", document)

@@ -9,7 +9,7 @@
 #include "kvcache/cache/cache.h"
 #include "kvcache/generation/detail/kept_caches.h"
 #include "kvcache/generation/generation_config.h"
-#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/logits_processor.h"
 #include "kvcache/generation/output.h"
 #include "kvcache/generation/stopping.h"
 #include "kvcache/generation/streamer.h"
@@ -44,7 +44,9 @@ struct Inputs {
   // For do_sample: on the inputs' device; its state moves on. make_generator(seed) makes one.
   std::optional<at::Generator> generator = {};
 
-  LogitsProcessors logits_processors = {};  // after the config's, before temperature and the like
+  // Run after the config's, before temperature and the other warpers. One of a class of which the
+  // config asks for a processor, warpers excepted, takes that processor's place.
+  LogitsProcessors logits_processors = {};
   StoppingCriteria stopping_criteria = {};  // beside the config's
   Streamer* streamer = nullptr;
 };

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kvcache/core/errors.h"
-#include "kvcache/generation/logits_processors.h"
+#include "kvcache/generation/token_rows.h"
 
 namespace kvcache {
 

@@ -168,7 +168,7 @@ TEST_P(ChatSessions, SavedOnesGoOn) {
   // Marks are not saved: a cache that cannot be cropped begins anew where a reply is spelled
   // otherwise than it was made.
   EXPECT_EQ(reply.reuse == Reuse::kNothing, reply.reused_tokens == 0);
-  if (GetParam().model == "llama") EXPECT_GT(reply.reused_tokens, 0);
+  EXPECT_GE(reply.reused_tokens, GetParam().model == "llama" ? 1 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ChatSessions,

@@ -40,7 +40,7 @@ std::vector<std::unique_ptr<Cache>> both_caches(const CausalLM& model, std::int6
   return caches;
 }
 
-std::string refusal(const CausalLM& model, const ForwardInput& input, Cache* cache = nullptr) {
+std::string refused(const CausalLM& model, const ForwardInput& input, Cache* cache = nullptr) {
   return refusal<ValueError>([&] { model.forward(input, cache); });
 }
 
@@ -51,7 +51,7 @@ TEST(Forward, LogitsOfTheLastPositionsOnly) {
   const at::Tensor two = model->forward({.input_ids = kPrompt, .logits_to_keep = 2});
   EXPECT_CLOSE(two, all.narrow(1, 7, 2), 1e-5);
   EXPECT_EQ(model->forward({.input_ids = kPrompt, .logits_to_keep = 50}).size(1), 9);
-  EXPECT_THAT(refusal(*model, {.input_ids = kPrompt, .logits_to_keep = -1}), HasSubstr("-1"));
+  EXPECT_THAT(refused(*model, {.input_ids = kPrompt, .logits_to_keep = -1}), HasSubstr("-1"));
 }
 
 TEST(Forward, TheLogitsMayBeWrittenTo) {
@@ -70,27 +70,27 @@ TEST(Forward, TakesInt32Ids) {
 TEST(Forward, F50_EmptyIdsAreRefusedClearly) {
   const auto model = tiny_model("full");
   DynamicCache cache(model->config());
-  EXPECT_THAT(refusal(*model, {.input_ids = at::empty({1, 0}, at::kLong)}), HasSubstr("empty"));
-  EXPECT_THAT(refusal(*model, {.input_ids = at::empty({0, 3}, at::kLong)}, &cache),
+  EXPECT_THAT(refused(*model, {.input_ids = at::empty({1, 0}, at::kLong)}), HasSubstr("empty"));
+  EXPECT_THAT(refused(*model, {.input_ids = at::empty({0, 3}, at::kLong)}, &cache),
               HasSubstr("empty"));
   EXPECT_EQ(cache.get_seq_length(), 0);
 }
 
 TEST(Forward, RefusesWhatIsNoText) {
   const auto model = tiny_model("full");
-  EXPECT_THAT(refusal(*model, {.input_ids = ids_tensor({{3, 64}})}),
+  EXPECT_THAT(refused(*model, {.input_ids = ids_tensor({{3, 64}})}),
               HasSubstr("token id 64 in row 0, column 1 is outside the vocabulary of 64"));
-  EXPECT_THAT(refusal(*model, {.input_ids = ids_tensor({{-1}})}), HasSubstr("token id -1"));
-  EXPECT_THAT(refusal(*model, {.input_ids = kPrompt[0]}), HasSubstr("[batch, tokens]"));
-  EXPECT_THAT(refusal(*model, {.input_ids = kPrompt.to(at::kFloat)}), HasSubstr("integer"));
-  EXPECT_THAT(refusal(*model, {}), HasSubstr("undefined"));
+  EXPECT_THAT(refused(*model, {.input_ids = ids_tensor({{-1}})}), HasSubstr("token id -1"));
+  EXPECT_THAT(refused(*model, {.input_ids = kPrompt[0]}), HasSubstr("[batch, tokens]"));
+  EXPECT_THAT(refused(*model, {.input_ids = kPrompt.to(at::kFloat)}), HasSubstr("integer"));
+  EXPECT_THAT(refused(*model, {}), HasSubstr("undefined"));
   EXPECT_THAT(
-      refusal(*model, {.input_ids = kPrompt, .attention_mask = at::ones({1, 8}, at::kLong)}),
+      refused(*model, {.input_ids = kPrompt, .attention_mask = at::ones({1, 8}, at::kLong)}),
       HasSubstr("[1, 9]"));
-  EXPECT_THAT(refusal(*model, {.input_ids = kPrompt, .attention_mask = at::ones({1, 9})}),
+  EXPECT_THAT(refused(*model, {.input_ids = kPrompt, .attention_mask = at::ones({1, 9})}),
               HasSubstr("integers or booleans"));
   EXPECT_THAT(
-      refusal(*model, {.input_ids = kPrompt, .attention_mask = at::full({1, 9}, 2, at::kLong)}),
+      refused(*model, {.input_ids = kPrompt, .attention_mask = at::full({1, 9}, 2, at::kLong)}),
       HasSubstr("0 for padding"));
 }
 
@@ -99,9 +99,9 @@ TEST(Forward, ARefusalLeavesTheCacheAsItWas) {
   DynamicCache cache(model->config()), control(model->config());
   model->forward({.input_ids = kPrompt}, &cache);
   model->forward({.input_ids = kPrompt}, &control);
-  refusal(*model, {.input_ids = ids_tensor({{3, 64}})}, &cache);
-  refusal(*model, {.input_ids = kBatch}, &cache);
-  refusal(*model, {.input_ids = kShort, .attention_mask = at::ones({1, 5}, at::kLong)}, &cache);
+  refused(*model, {.input_ids = ids_tensor({{3, 64}})}, &cache);
+  refused(*model, {.input_ids = kBatch}, &cache);
+  refused(*model, {.input_ids = kShort, .attention_mask = at::ones({1, 5}, at::kLong)}, &cache);
   EXPECT_EQ(cache.get_seq_length(), 9);
   EXPECT_TRUE(model->forward({.input_ids = kShort}, &cache)
                   .equal(model->forward({.input_ids = kShort}, &control)));

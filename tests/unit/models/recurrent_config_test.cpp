@@ -22,7 +22,7 @@ ModelConfig read(const std::string& type, const std::string& fields = "\"vocab_s
       ConfigReader::from_text("{" + fields + "}", "config.json"));
 }
 
-std::string refusal(const std::string& type, const std::string& fields) {
+std::string refused(const std::string& type, const std::string& fields) {
   return refusal<ValueError>([&] { read(type, fields); });
 }
 
@@ -48,7 +48,7 @@ TEST(RecurrentConfigs, ARankMayBeAutomatic) {
   EXPECT_EQ(
       read("mamba", R"("hidden_size": 40, "time_step_rank": "auto")").recurrent.time_step_rank, 3);
   EXPECT_EQ(read("jamba", R"("hidden_size": 64, "mamba_dt_rank": 7)").recurrent.time_step_rank, 7);
-  EXPECT_THAT(refusal("mamba", R"("time_step_rank": "half")"),
+  EXPECT_THAT(refused("mamba", R"("time_step_rank": "half")"),
               HasSubstr("config.json: time_step_rank is 'half'"));
 }
 
@@ -61,14 +61,14 @@ TEST(RecurrentConfigs, TimeStepsAreLimitedToInfinityInBothSpellings) {
     EXPECT_TRUE(std::isinf(config.recurrent.largest_time_step));
   }
   EXPECT_EQ(read("mamba2", R"("time_step_limit": [0, 0.5])").recurrent.largest_time_step, 0.5);
-  EXPECT_THAT(refusal("mamba2", R"("time_step_limit": [0.5, 0.1])"), HasSubstr("time_step_limit"));
-  EXPECT_THAT(refusal("mamba2", R"("time_step_limit": [0, "1"])"), HasSubstr("a list of numbers"));
+  EXPECT_THAT(refused("mamba2", R"("time_step_limit": [0.5, 0.1])"), HasSubstr("time_step_limit"));
+  EXPECT_THAT(refused("mamba2", R"("time_step_limit": [0, "1"])"), HasSubstr("a list of numbers"));
 }
 
 TEST(RecurrentConfigs, Mamba2sHeadsFillItsChannels) {
-  EXPECT_THAT(refusal("mamba2", R"("hidden_size": 32, "num_heads": 4, "head_dim": 8)"),
+  EXPECT_THAT(refused("mamba2", R"("hidden_size": 32, "num_heads": 4, "head_dim": 8)"),
               HasSubstr("expand * hidden_size, 64"));
-  EXPECT_THAT(refusal("mamba2", R"("n_groups": 7)"), HasSubstr("a multiple of it"));
+  EXPECT_THAT(refused("mamba2", R"("n_groups": 7)"), HasSubstr("a multiple of it"));
 }
 
 TEST(RecurrentConfigs, Lfm2DerivesLayersAndTheMlp) {
@@ -81,7 +81,7 @@ TEST(RecurrentConfigs, Lfm2DerivesLayersAndTheMlp) {
   EXPECT_EQ(read("lfm2", R"("block_ff_dim": 1000, "block_multiple_of": 100)").intermediate_size,
             700);
   EXPECT_EQ(read("lfm2", R"("block_auto_adjust_ff_dim": false)").intermediate_size, 12288);
-  EXPECT_THAT(refusal("lfm2", small + R"("layer_types": ["conv", "conv", "linear_attention"])"),
+  EXPECT_THAT(refused("lfm2", small + R"("layer_types": ["conv", "conv", "linear_attention"])"),
               HasSubstr("known for this family are full_attention, conv"));
 }
 
@@ -91,9 +91,9 @@ TEST(RecurrentConfigs, JambaCountsItsAttentionAndExperts) {
   EXPECT_THAT(config.layer_types, ElementsAre("linear_attention", "full_attention",
                                               "linear_attention", "linear_attention"));
   EXPECT_THAT(config.experts.layers, ElementsAre(false, true, false, true));
-  EXPECT_THAT(refusal("jamba", R"("attn_layer_period": 3, "attn_layer_offset": 3)"),
+  EXPECT_THAT(refused("jamba", R"("attn_layer_period": 3, "attn_layer_offset": 3)"),
               HasSubstr("attn_layer_offset is 3"));
-  EXPECT_THAT(refusal("jamba", R"("num_experts": 2, "num_experts_per_tok": 3)"),
+  EXPECT_THAT(refused("jamba", R"("num_experts": 2, "num_experts_per_tok": 3)"),
               HasSubstr("num_experts is 2"));
 }
 
@@ -108,12 +108,12 @@ TEST(RecurrentConfigs, Qwen3NextMixesLayersExpertsAndTurnedShares) {
   EXPECT_EQ(config.layer_specs()[3].kv_heads, 2);
   EXPECT_THAT(read("qwen3_next", R"("num_hidden_layers": 1, "num_experts": 0)").experts.layers,
               ElementsAre(false));
-  EXPECT_THAT(refusal("qwen3_next", R"("linear_num_value_heads": 24)"),
+  EXPECT_THAT(refused("qwen3_next", R"("linear_num_value_heads": 24)"),
               HasSubstr("a multiple of linear_num_key_heads, 16"));
 }
 
 TEST(RecurrentConfigs, AConvolutionNeedsTwoTaps) {
-  EXPECT_THAT(refusal("lfm2", R"("conv_L_cache": 1)"), HasSubstr("at least 2 taps"));
+  EXPECT_THAT(refused("lfm2", R"("conv_L_cache": 1)"), HasSubstr("at least 2 taps"));
 }
 
 }  // namespace
