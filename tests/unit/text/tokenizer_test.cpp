@@ -20,7 +20,7 @@ namespace {
 
 using kvcache::testing::refusal;
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 json minimal() {
   return {{"model",
@@ -269,7 +269,7 @@ TEST(Tokenizer, TruncatedFilesAreRefused) {
 
 // Texts on which a careless tokenizer needs quadratic time or the stack.
 TEST(Tokenizer, FilesOfAFolderThatCannotBeReadAreNamed) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "tokenizer_folder";
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "tokenizer_folder";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   const auto load = [&] { Tokenizer::from_folder(folder); };
