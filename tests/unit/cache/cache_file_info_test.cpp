@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,12 +17,14 @@
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/io/safetensors.h"
 #include "tests/support/counting.h"
+#include "tests/support/file_content.h"
 #include "tests/support/refusal.h"
 
 namespace kvcache {
 namespace {
 
 using testing::counting;
+using testing::FileContent;
 using ::testing::HasSubstr;
 using testing::refusal;
 
@@ -72,16 +73,9 @@ class CacheFileInfoTest : public ::testing::Test {
     DynamicCache cache({layer(kFullAttention)});
     feed(cache, 3);
     save_cache(cache, path_);
-    std::map<std::string, at::Tensor> tensors;
-    std::string header;
-    {
-      const SafetensorsFile file = SafetensorsFile::open(path_);
-      for (const std::string& name : file.names()) tensors[name] = file.tensor(name).clone();
-      nlohmann::json fields = nlohmann::json::parse(file.metadata().at("kvcache.cache"));
-      change(fields);
-      header = fields.dump();
-    }
-    save_safetensors(path_, tensors, {{"kvcache.cache", header}});
+    FileContent content = FileContent::read(path_);
+    change(content.header);
+    content.write(path_);
     EXPECT_THAT(refusal<ValueError>([&] { read_cache_file_info(path_); }), HasSubstr(part));
   }
 
@@ -116,7 +110,7 @@ TEST_F(CacheFileInfoTest, RingsAloneNeedMoreThanTheirWindow) {
 
 TEST_F(CacheFileInfoTest, FaultsAreNamed) {
   using nlohmann::json;
-  expect_refused("is of version 2", [](json& h) { h["version"] = 2; });
+  expect_refused("is of version 1", [](json& h) { h["version"] = 1; });
   expect_refused("there is no 'kind'", [](json& h) { h.erase("kind"); });
   expect_refused("'batch' must be an integer", [](json& h) { h["batch"] = -1; });
   expect_refused("'seen' must be an integer", [](json& h) { h["seen"] = "9"; });

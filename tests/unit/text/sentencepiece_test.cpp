@@ -15,7 +15,7 @@ namespace {
 
 using kvcache::testing::refusal;
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string bytes_of(const std::string& golden) {
   std::ifstream file(text_goldens() / golden, std::ios::binary);
