@@ -20,6 +20,7 @@
 #include "generate/output_file.h"
 #include "generate/prompts.h"
 #include "generate/report.h"
+#include "kvcache/chat/tokenizer_text.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
@@ -114,6 +115,7 @@ void run(const Arguments& arguments) {
 
   kvcache::Inputs inputs{.input_ids = batch.ids, .attention_mask = batch.mask};
   inputs.generator = kvcache::make_generator(arguments.seed.value_or(std::random_device{}()));
+  if (report.tokenizer) inputs.text = kvcache::running_text(*report.tokenizer);
   TextStreamer streamer(report.tokenizer, report.config);
   const bool stream = rows == 1 && !arguments.json;
   if (stream) inputs.streamer = &streamer;

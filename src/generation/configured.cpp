@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/generation/stop_string_criteria.h"
 
 namespace kvcache::detail {
 namespace {
@@ -14,6 +15,10 @@ constexpr std::int64_t kDefaultNewTokens = 20;
 
 bool has_eos(const GenerationConfig& config) {
   return config.eos_token_id && !config.eos_token_id->empty();
+}
+
+bool has_stop_strings(const GenerationConfig& config) {
+  return config.stop_strings && !config.stop_strings->empty();
 }
 
 at::Tensor eos_tensor(const GenerationConfig& config, const TokenRows& text) {
@@ -42,12 +47,18 @@ StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs&
   if (has_eos(config)) {
     criteria.push_back(std::make_shared<EosTokenCriteria>(eos_tensor(config, text)));
   }
+  if (has_stop_strings(config)) {
+    criteria.push_back(std::make_shared<StopStringCriteria>(*config.stop_strings, inputs.text));
+  }
+  if (config.max_time) criteria.push_back(std::make_shared<MaxTimeCriteria>(*config.max_time));
   return criteria;
 }
 
 std::optional<std::int64_t> pad_token_id(const GenerationConfig& config, const Inputs& inputs,
                                          std::int64_t rows, std::int64_t vocab_size) {
-  if (rows == 1 || (!has_eos(config) && inputs.stopping_criteria.empty())) return std::nullopt;
+  const bool rows_end =
+      has_eos(config) || has_stop_strings(config) || !inputs.stopping_criteria.empty();
+  if (rows == 1 || !rows_end) return std::nullopt;
   std::optional<std::int64_t> pad = config.pad_token_id;
   if (!pad && has_eos(config)) pad = config.eos_token_id->front();
   check_value(pad.has_value(), "a stopping criterion can end some of the ", rows,

@@ -20,12 +20,6 @@ void refuse(const char* name, const std::optional<T>& value) {
   check_value(!value, name, " is not supported yet; leave it out");
 }
 
-// A list or switch that asks for something unless it is empty.
-template <typename T>
-void refuse_unless_empty(const char* name, const std::optional<T>& value) {
-  check_value(value.value_or(T{}) == T{}, name, " is not supported yet; leave it out");
-}
-
 void refuse_cache(const char* kind, const GenerationConfig& config) {
   check_value(cache_kind(config) != kind, "cache_implementation \"",
               config.cache_implementation.value_or(""),
@@ -35,9 +29,6 @@ void refuse_cache(const char* kind, const GenerationConfig& config) {
 }  // namespace
 
 void check_built(const GenerationConfig& config) {
-  refuse_unless_empty("stop_strings", config.stop_strings);
-  refuse("max_time", config.max_time);
-
   refuse<std::int64_t>("num_beams", config.num_beams, 1);
   refuse("prompt_lookup_num_tokens", config.prompt_lookup_num_tokens);
 

@@ -11,6 +11,7 @@
 #include "kvcache/generation/generation_config.h"
 #include "kvcache/generation/logits_processor.h"
 #include "kvcache/generation/output.h"
+#include "kvcache/generation/running_text.h"
 #include "kvcache/generation/stopping.h"
 #include "kvcache/generation/streamer.h"
 #include "kvcache/models/language_model.h"
@@ -48,6 +49,7 @@ struct Inputs {
   // config asks for a processor, warpers excepted, takes that processor's place.
   LogitsProcessors logits_processors = {};
   StoppingCriteria stopping_criteria = {};  // beside the config's
+  MakeRunningText text = {};  // for stop_strings: running_text(tokenizer), chat/tokenizer_text.h
   Streamer* streamer = nullptr;
 };
 

@@ -48,9 +48,9 @@ class MaxTimeCriteria final : public StoppingCriterion {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // max_time: seconds, > 0. Throws ValueError for others.
+  // max_time: seconds; 0 ends at the first new token. Throws ValueError for others.
   explicit MaxTimeCriteria(double max_time) : max_time_(max_time) {
-    check_value(max_time > 0, "max_time is ", max_time, "; it must be a number of seconds above 0");
+    check_value(max_time >= 0, "max_time must be at least 0 seconds, but is ", max_time);
   }
 
   at::Tensor complete(const TokenRows& text) override {

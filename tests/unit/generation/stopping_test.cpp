@@ -98,7 +98,7 @@ TEST(MaxTime, EndsAllRowsOnceTheTimeIsOver) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_TRUE(moment.complete(text).all().item<bool>());
   EXPECT_EQ(moment.complete(text).numel(), 2);
-  EXPECT_THAT(refusal<ValueError>([] { MaxTimeCriteria(0); }), HasSubstr("max_time is 0"));
+  EXPECT_THAT(refusal<ValueError>([] { MaxTimeCriteria(-1); }), HasSubstr("but is -1"));
 }
 
 }  // namespace
