@@ -138,11 +138,13 @@ class LinearAttentionHalf final : public StatePort {
   }
 
   // See Layer: of one that has seen `seen` tokens. Each state that the spec lists is there from the
-  // first token on; where it lists none, at least one.
+  // first token on, and of a spec without sizes either kind of each number.
   void check_filled(std::int64_t seen) const {
-    check_value(holds() == (seen > 0), "after ", seen, " tokens there is ",
-                seen > 0 ? "no state of a convolution or recurrence; there must be one"
-                         : "a state of a convolution or recurrence; there must be none");
+    check_value(seen > 0 || !holds(), "there is a state of a convolution or recurrence before the ",
+                "first token; there must be none");
+    const std::string missing = first_without([](const auto& state) { return state.holds(); });
+    check_value(seen == 0 || missing.empty(), missing, " is missing after ", seen,
+                " tokens; it must be there from the first one on");
     for_each_state([&](const auto& state, const char* kind, std::size_t index) {
       if (seen > 0) state.check_filled(name_of(kind, index));
     });
