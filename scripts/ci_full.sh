@@ -19,7 +19,8 @@ step release suite, whole sweeps
 KVCACHE_FULL_SWEEP=1 scripts/test.sh release -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=ON
 
 step every header alone
-cmake --build --preset release --target all_verify_interface_header_sets
+cmake --preset headers -DKVCACHE_WERROR=ON
+cmake --build --preset headers
 
 step suite under sanitizers
 scripts/test.sh debug -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=OFF -DKVCACHE_BUILD_BENCHMARKS=OFF
