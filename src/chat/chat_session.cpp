@@ -81,6 +81,10 @@ ChatSession::ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplat
       options_(std::move(options)),
       cache_(std::move(cache)) {
   check_options(options_);
+  options_.generation.cache_implementation
+      .reset();  // a checkpoint's wish, for a cache of generate()
+  options_.generation.cache_config.reset();
+  options_.generation.max_cache_len.reset();
   if (cache_ == nullptr) cache_ = std::make_unique<DynamicCache>(model.config());
   cache_->check_fits(model.config().layer_specs(), model.dtype());
   check_value(cache_->batch_size() <= 1, "a chat session's cache has one row, but this one has ",

@@ -40,13 +40,6 @@ void check_not_suppressed(const char* name, const Ids& forced, const Ids& suppre
               "choose; take some out of one of them");
 }
 
-void check_tokens(const char* name, const Ids& ids, std::int64_t vocab_size) {
-  for (const std::int64_t id : ids) {
-    check_value(id < vocab_size, name, " holds ", id, ", which is no token of a vocabulary of ",
-                vocab_size, "; take it out");
-  }
-}
-
 }  // namespace
 
 void check_processors(const GenerationConfig& config) {
@@ -69,19 +62,6 @@ void check_processors(const GenerationConfig& config) {
   }
   check_not_suppressed("forced_eos_token_id", config.forced_eos_token_id.value_or(Ids{}),
                        suppressed);
-}
-
-void check_vocabulary(const GenerationConfig& config, std::int64_t vocab_size) {
-  if (const auto& id = config.forced_bos_token_id) {
-    check_tokens("forced_bos_token_id", {*id}, vocab_size);
-  }
-  check_tokens("forced_eos_token_id", config.forced_eos_token_id.value_or(Ids{}), vocab_size);
-  for (const Ids& word : config.bad_words_ids.value_or(std::vector<Ids>{})) {
-    check_tokens("bad_words_ids", word, vocab_size);
-  }
-  for (const auto& sequence : config.sequence_bias.value_or(std::vector<SequenceBias>{})) {
-    check_tokens("sequence_bias", sequence.ids, vocab_size);
-  }
 }
 
 }  // namespace kvcache::detail

@@ -20,9 +20,6 @@ void check_processors(const GenerationConfig& config);
 void check_cache(const GenerationConfig& config);
 void check_special_tokens(const GenerationConfig& config);
 
-// Ids that must be tokens of the model.
-void check_vocabulary(const GenerationConfig& config, std::int64_t vocab_size);
-
 inline void check_at_least(const char* name, const std::optional<std::int64_t>& value,
                            std::int64_t smallest) {
   check_value(!value || *value >= smallest, name, " must be at least ", smallest, ", but is ",

@@ -31,7 +31,6 @@ void check_passed_cache(const GenerationConfig& config) {
 Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
                         Cache* past_key_values) {
   config.validate();
-  detail::check_vocabulary(config, model_.config().vocab_size);
   if (past_key_values != nullptr) check_passed_cache(config);
   const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
   std::shared_ptr<Cache> made;

@@ -25,8 +25,8 @@
 namespace kvcache {
 
 struct ChatSessionOptions {
-  GenerationConfig generation =
-      {};  // of every reply, GenerationConfig::from_pretrained for example
+  // Of every reply, GenerationConfig::from_pretrained for example; but its cache is the session's.
+  GenerationConfig generation = {};
   // Tools, variables and limits of the template. The session itself asks for the generation prompt.
   ChatTemplateOptions rendering = {};
   // true: a message that spells a special token ("<|im_end|>") means it. Not for text from outside.
