@@ -32,7 +32,7 @@ struct ExponentialDecayLengthPenalty {
 // An unset field takes the value of the config it is merged over, and in the end the default given
 // in brackets. Values of a way of decoding that is not asked for have no effect.
 struct GenerationConfig {
-  // Length, in tokens a row, padding included.
+  // Length, in tokens a row, padding included but in min_length.
   std::optional<std::int64_t> max_length = {};  // prompt and new tokens [see below]
   std::optional<std::int64_t> max_new_tokens =
       {};                                       // goes before max_length [20, where both are unset]
