@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
 
   const auto model = kvcache::load_model(argv[1]);
   auto config = kvcache::GenerationConfig::from_pretrained(argv[1]);
-  config.max_new_tokens = 512;
+  config.max_new_tokens = 256;
   kvcache::ChatSession session(*model, kvcache::Tokenizer::from_folder(argv[1]),
                                kvcache::ChatTemplate::from_folder(argv[1]), {.generation = config});
   if (argc == 3 && std::filesystem::exists(argv[2])) session.load(argv[2]);

@@ -142,12 +142,13 @@ class LinearAttentionHalf final : public StatePort {
   void check_filled(std::int64_t seen) const {
     check_value(seen > 0 || !holds(), "there is a state of a convolution or recurrence before the ",
                 "first token; there must be none");
-    const std::string missing = first_without([](const auto& state) { return state.holds(); });
-    check_value(seen == 0 || missing.empty(), missing, " is missing after ", seen,
-                " tokens; it must be there from the first one on");
+    if (seen == 0) return;
     for_each_state([&](const auto& state, const char* kind, std::size_t index) {
-      if (seen > 0) state.check_filled(name_of(kind, index));
+      state.check_filled(name_of(kind, index));
     });
+    const std::string missing = first_without([](const auto& state) { return state.holds(); });
+    check_value(missing.empty(), missing, " is missing after ", seen,
+                " tokens; it must be there from the first one on");
   }
 
  private:

@@ -99,7 +99,7 @@ TEST_F(LinearFile, WithoutAnyStateIsRefused) {
     file.tensors.erase("layers.0.convolution_0");
     counts["recurrent_0_states"] = counts["convolution_0_taps"] = 0;
   });
-  expect_refused("after 5 tokens there is no state");
+  expect_refused("state 0 is missing after 5 tokens");
 }
 
 TEST_F(LinearFile, WithoutAStateThatTheLayerWasMadeForIsRefused) {
@@ -184,7 +184,7 @@ TEST_F(LinearFile, StatesBeforeTheFirstTokenAreRefused) {
   content.header["layers"][0]["counts"]["convolution_0_taps"] = 3;
   content.say_forms();
   content.write(path_);
-  expect_refused("after 0 tokens there is a state");
+  expect_refused("there is a state of a convolution or recurrence before the first token");
 }
 
 }  // namespace
