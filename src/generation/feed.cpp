@@ -26,21 +26,33 @@ at::Tensor Feed::prefill(const TokenRows& text) {
   return logits.select(1, -1);
 }
 
+ForwardInput Feed::last_tokens(const TokenRows& text, std::int64_t tokens) const {
+  const std::int64_t first = text.length() - tokens;
+  ForwardInput input{.input_ids = text.ids.narrow(1, first, tokens), .logits_to_keep = tokens};
+  if (text.valid) input.attention_mask = text.valid->narrow(1, first, tokens);
+  return input;
+}
+
 at::Tensor Feed::next(const TokenRows& text, std::int64_t tokens) {
-  ForwardInput input{.input_ids = text.ids, .attention_mask = text.valid, .logits_to_keep = tokens};
-  if (cache_ == nullptr) {
-    input.encoder = prompt_.encoder;
-  } else {
-    const std::int64_t first = text.length() - tokens;
-    input.input_ids = text.ids.narrow(1, first, tokens);
-    if (text.valid) input.attention_mask = text.valid->narrow(1, first, tokens);
-  }
-  return forward(std::move(input), text);
+  if (cache_ != nullptr) return forward(last_tokens(text, tokens), text);
+  return forward({.input_ids = text.ids,
+                  .attention_mask = text.valid,
+                  .logits_to_keep = tokens,
+                  .encoder = prompt_.encoder},
+                 text);
+}
+
+bool Feed::runs_whole_text(const TokenRows& text, std::int64_t tokens) const {
+  return cache_ == nullptr || needs_whole_text(last_tokens(text, tokens));
+}
+
+bool Feed::needs_whole_text(const ForwardInput& input) const {
+  return cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_);
 }
 
 at::Tensor Feed::forward(ForwardInput input, const TokenRows& text) {
   const at::Device device = input.input_ids.device();
-  if (cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_)) {
+  if (needs_whole_text(input)) {
     cache_->reset();
     input.input_ids = text.ids;
     input.attention_mask = text.valid;

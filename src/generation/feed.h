@@ -32,10 +32,22 @@ class Feed {
   // of these, float32 [rows, tokens, vocab] on the text's device.
   at::Tensor next(const TokenRows& text, std::int64_t tokens = 1);
 
+  // Whether next() would run the whole text, as cached keys do not fit its last tokens.
+  bool runs_whole_text(const TokenRows& text, std::int64_t tokens) const;
+
+  // Takes the last tokens out of the cache, which next() fed.
+  void take_back(std::int64_t tokens) {
+    if (tokens > 0) cache_->crop(-tokens);
+  }
+
   // Tokens that the prefill computed, all rows and the encoder's included.
   std::int64_t prefill_tokens() const { return prefill_tokens_; }
 
  private:
+  // What next() feeds.
+  ForwardInput last_tokens(const TokenRows& text, std::int64_t tokens) const;
+  bool needs_whole_text(const ForwardInput& input) const;
+
   // Runs `input`, or all of `text` where the cached keys do not fit what follows them. Scores as
   // next() returns them.
   at::Tensor forward(ForwardInput input, const TokenRows& text);

@@ -15,11 +15,6 @@ void refuse(const char* name, const std::optional<T>& value, T off) {
               " is not supported yet; leave it out or set it to ", off);
 }
 
-template <typename T>
-void refuse(const char* name, const std::optional<T>& value) {
-  check_value(!value, name, " is not supported yet; leave it out");
-}
-
 void refuse_cache(const char* kind, const GenerationConfig& config) {
   check_value(cache_kind(config) != kind, "cache_implementation \"",
               config.cache_implementation.value_or(""),
@@ -30,7 +25,6 @@ void refuse_cache(const char* kind, const GenerationConfig& config) {
 
 void check_built(const GenerationConfig& config) {
   refuse<std::int64_t>("num_beams", config.num_beams, 1);
-  refuse("prompt_lookup_num_tokens", config.prompt_lookup_num_tokens);
 
   refuse_cache("offloaded", config);
   refuse_cache("offloaded_static", config);

@@ -19,6 +19,9 @@ class TextBuffer {
   TokenRows text() const;
   std::int64_t length() const { return length_; }
 
+  // Lets the last columns go: as if they had not been appended.
+  void shorten(std::int64_t length) { length_ = length; }
+
   // One token for each row, int64 [rows]. `real`, bool [rows]: false for padding; absent: all real.
   void append(const at::Tensor& tokens, const std::optional<at::Tensor>& real);
 

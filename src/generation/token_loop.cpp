@@ -1,5 +1,6 @@
 #include "generation/token_loop.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -58,6 +59,7 @@ TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
                          .max_length = max_length_,
                          .vocab_size = model.config().vocab_size});
   criteria_ = stopping_criteria(config, inputs, text);
+  drafts_ = make_draft_source(config, inputs, model, prompt.rows());
   running_ = at::ones({prompt.rows()}, text.ids.options().dtype(at::kBool));
   if (config.do_sample.value_or(false)) check_generator(inputs, text.ids);
 }
@@ -67,14 +69,12 @@ Output TokenLoop::run() {
   {
     const c10::InferenceMode no_gradients;
     auto start = Clock::now();
+    if (drafts_) feed_.cache()->activate_past_recording(drafts_->longest());
     bool more = take(choose(feed_.prefill(text_.text())));
     timings_.prefill_s = seconds_since(start);
     timings_.prefill_tokens = feed_.prefill_tokens();
     start = Clock::now();
-    while (more) {
-      more = take(choose(feed_.next(text_.text()).select(1, -1)));
-      timings_.decode_tokens += running_.numel();
-    }
+    while (more) more = step(make_draft());
     timings_.decode_s = seconds_since(start);
   }
   if (inputs_.streamer != nullptr) inputs_.streamer->end();
@@ -94,6 +94,40 @@ at::Tensor TokenLoop::choose(const at::Tensor& logits) {
               scores.sizes(), " out of ", logits.sizes(), "; it must keep the shape");
   return config_.do_sample.value_or(false) ? choose_at_random(scores, *inputs_.generator)
                                            : choose_best(scores);
+}
+
+std::vector<std::int64_t> TokenLoop::make_draft() {
+  // The text's end is chosen, never drafted.
+  const std::int64_t most = max_length_ - text_.length() - 1;
+  if (!drafts_ || most <= 0) return {};
+  return drafts_->propose(text_.text(), most);
+}
+
+bool TokenLoop::step(const std::vector<std::int64_t>& draft) {
+  const std::int64_t length = text_.length();
+  auto drafted = static_cast<std::int64_t>(draft.size());
+  for (const std::int64_t id : draft) {
+    text_.append(at::full({1}, id, text_.text().ids.options()), std::nullopt);
+  }
+  // A model whose keys depend on the text's length would see another one than without a draft.
+  if (drafted > 0 && feed_.runs_whole_text(text_.text(), drafted + 1)) {
+    drafted = 0;
+    text_.shorten(length);
+  }
+  const at::Tensor logits = feed_.next(text_.text(), drafted + 1);
+  text_.shorten(length);
+  bool more = true;
+  std::int64_t accepted = 0;
+  for (;; ++accepted) {
+    const at::Tensor chosen = choose(logits.select(1, accepted));
+    more = take(chosen);
+    timings_.decode_tokens += running_.numel();
+    if (!more || accepted == drafted) break;
+    if (chosen.item<std::int64_t>() != draft[static_cast<std::size_t>(accepted)]) break;
+  }
+  feed_.take_back(drafted - accepted);
+  if (drafts_) drafts_->note_accepted(accepted);
+  return more;
 }
 
 bool TokenLoop::take(const at::Tensor& chosen) {

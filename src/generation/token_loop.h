@@ -1,10 +1,15 @@
-// Greedy decoding and sampling: one forward pass, one new token a row, until every row has ended.
+// Greedy decoding and sampling: one forward pass, one new token a row, until every row has ended;
+// with drafts, as many tokens of one row as a draft guessed, and one more. Each token is chosen as
+// it would be without a draft, by the same random numbers, so that drafts change nothing but the
+// time: speculative sampling for drafts that are certain of themselves.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "generation/draft_source.h"
 #include "generation/feed.h"
 #include "generation/prompt.h"
 #include "generation/text_buffer.h"
@@ -24,6 +29,12 @@ class TokenLoop {
 
  private:
   at::Tensor choose(const at::Tensor& logits);
+
+  // Feeds the text's last token and a draft of what follows it, and chooses as long as the draft is
+  // what would be chosen, and one token more. False once every row has ended.
+  bool step(const std::vector<std::int64_t>& draft);
+  std::vector<std::int64_t> make_draft();
+
   // Takes the new tokens in; false once every row has ended.
   bool take(const at::Tensor& tokens);
 
@@ -37,7 +48,8 @@ class TokenLoop {
   std::optional<std::int64_t> pad_token_id_;
   LogitsProcessors processors_;
   StoppingCriteria criteria_;
-  at::Tensor running_;  // bool [rows]: rows that have not ended
+  std::unique_ptr<DraftSource> drafts_;  // null: none
+  at::Tensor running_;                   // bool [rows]: rows that have not ended
   std::vector<at::Tensor> logits_;
   Timings timings_;
 };

@@ -51,6 +51,11 @@ struct Inputs {
   StoppingCriteria stopping_criteria = {};  // beside the config's
   MakeRunningText text = {};  // for stop_strings: running_text(tokenizer), chat/tokenizer_text.h
   Streamer* streamer = nullptr;
+
+  // Drafts num_assistant_tokens tokens at a time, which the model checks in one forward pass: the
+  // same text sooner, greedy and sampled alike. A decoder with the same vocabulary, in another call
+  // or thread as it likes. One row only, as prompt_lookup_num_tokens.
+  const LanguageModel* assistant_model = nullptr;
 };
 
 // A model and what lives between calls of generate(): the static caches that it made, at most two,
