@@ -272,14 +272,27 @@ class LayerStack {
     return seen;
   }
 
-  // Before `tokens` tokens of `rows` rows are published in one layer, outside a step: if every
-  // layer has them then, the history is to grow by tokens whose ids are not known.
+  // Before `tokens` tokens of `rows` rows are published in one layer, outside a step: if that ends
+  // a round of update() calls, the history is to grow by tokens whose ids are not known.
   void stage_unknown_tokens(std::int64_t index, std::int64_t tokens, std::int64_t rows) {
     const std::int64_t length = (*this)[index].seen() + tokens;
-    for (std::int64_t i = 0; i < size(); ++i) {
-      if (i != index && (*this)[i].seen() != length) return;
+    if (length > history.seen() && ends_round(index, length)) {
+      history.stage({.batch = rows, .tokens = length - history.seen()});
     }
-    if (length > history.seen()) history.stage({.batch = rows, .tokens = length - history.seen()});
+  }
+
+  // Makes what was staged in one layer, outside a step, true. Layers that keep nothing, which
+  // update() never feeds, follow at the end of a round.
+  void publish_alone(std::int64_t index, std::int64_t tokens, std::int64_t rows) noexcept {
+    (*this)[index].publish(tokens);
+    const std::int64_t length = (*this)[index].seen();
+    if (ends_round(index, length)) {
+      for (auto& layer : layers_) {
+        if (layer->seen() != length) layer->publish(length - layer->seen());
+      }
+    }
+    history.publish();
+    batch = rows;
   }
 
   void check_no_step() const {
@@ -342,6 +355,16 @@ class LayerStack {
     copy.history = history;
     copy.batch = batch;
     return copy;
+  }
+
+  // Whether every layer that keeps something has seen `length` tokens, once layer `index` has.
+  bool ends_round(std::int64_t index, std::int64_t length) const noexcept {
+    for (std::int64_t i = 0; i < size(); ++i) {
+      Layer& layer = *layers_[static_cast<std::size_t>(i)];
+      const bool keeps = layer.key_values() != nullptr || layer.states() != nullptr;
+      if (keeps && i != index && layer.seen() != length) return false;
+    }
+    return true;
   }
 
   // Refuses a donor that is no earlier layer with keys of its own. Throws ValueError.

@@ -257,9 +257,11 @@ KVCACHE_INLINE View LayeredCache::take_in(const at::Tensor& keys, const at::Tens
   const std::int64_t had = stack.size();
   stack.make_up_to(layer);
   Layer& target = stack[layer];
-  check_value(target.states() == nullptr, "layer ", layer, " (", target.spec().type,
-              ") has convolution or recurrent states beside its keys; feed both within a step of "
-              "begin_step()");
+  for (std::int64_t i = 0; i < had; ++i) {
+    check_value(stack[i].states() == nullptr, "layer ", i, " (", stack[i].spec().type,
+                ") has convolution or recurrent states, which update() does not feed; feed all "
+                "layers of this cache within a step of begin_step()");
+  }
   try {
     const bool shaped = keys.defined() && keys.dim() == 4;  // if not, the layer says what is wrong
     const std::int64_t rows = shaped ? keys.size(0) : 0;
@@ -272,9 +274,7 @@ KVCACHE_INLINE View LayeredCache::take_in(const at::Tensor& keys, const at::Tens
     target.seal();
     stack.placement().after(layer, target);
     stack.stage_unknown_tokens(layer, tokens, rows);
-    target.publish(tokens);
-    stack.batch = rows;
-    stack.history.publish();
+    stack.publish_alone(layer, tokens, rows);
     return view;
   } catch (...) {
     target.discard();

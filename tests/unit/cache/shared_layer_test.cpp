@@ -68,6 +68,28 @@ TEST(SharedLayer, F63_ReadsItsDonorsKeysAtTheDonorsOffset) {
   }
 }
 
+TEST(SharedLayer, FollowsARoundOfUpdatesOutsideAStep) {
+  DynamicCache cache({kFull, shared(0), kWindow4, kNothing});
+  const at::Tensor states = counting(0, 3);
+  cache.update(states, states, 0);
+  EXPECT_EQ(cache.get_seq_length(1), 0);
+  EXPECT_THAT(refusal<RuntimeError>([&] { cache.crop(-1); }), HasSubstr("differ in length"));
+  cache.update(states, states, 2);
+  for (const std::int64_t layer : {0, 1, 2, 3}) EXPECT_EQ(cache.get_seq_length(layer), 3);
+  cache.crop(-1);
+  EXPECT_EQ(run(cache, 2)[0].size(0), 4);
+  EXPECT_EQ(cache.get_seq_length(3), 4);
+}
+
+TEST(SharedLayer, UpdateIsRefusedWhereALayerHasStates) {
+  DynamicCache cache({kFull, {.type = std::string(kLinearAttention)}});
+  const at::Tensor states = counting(0, 3);
+  EXPECT_THAT(refusal<ValueError>([&] { cache.update(states, states, 0); }),
+              AllOf(HasSubstr("layer 1"), HasSubstr("begin_step()")));
+  EXPECT_EQ(cache.get_seq_length(0), 0);
+  EXPECT_TRUE(cache.can_crop(0));
+}
+
 TEST(SharedLayer, FollowsItsCacheThroughCropAndReset) {
   DynamicCache cache({kFull, shared(0)});
   run(cache, 5);
