@@ -60,7 +60,8 @@ class Cache {
   // at once, and returns all that the new tokens may see, get_mask_sizes() tokens, of which those
   // that storage of a fixed size has not filled come last and are zeros; as a View, what it returns
   // may alias the cache and holds until the layer's next change. The cache's history is then not
-  // known.
+  // known; until every layer with keys has the tokens, whole-cache operations refuse. Throws
+  // ValueError where a layer has convolution or recurrent states: feed it within a step.
   virtual KeyValue update(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer) = 0;
 
   // The same, without joining segments.
