@@ -75,8 +75,8 @@ class Cache {
   virtual std::pair<std::int64_t, std::int64_t> get_mask_sizes(std::int64_t tokens,
                                                                std::int64_t layer) const = 0;
 
-  // Tokens that a layer can hold (a window for sliding layers), or the largest over all; -1: no
-  // bound.
+  // Tokens that a layer can hold (a window for sliding layers; -1: no bound), or the largest over
+  // those that have a bound, as Transformers says it. How long a text may become: capacity().
   virtual std::int64_t get_max_length(std::optional<std::int64_t> layer = std::nullopt) const = 0;
 
   // Tokens that all its layers have room for, those seen included; absent: no bound.
@@ -117,17 +117,17 @@ class Cache {
   // Whether crop(-tokens) would be exact. What it says is what crop does.
   virtual bool can_crop(std::int64_t tokens) const = 0;
 
-  // crop(-n) takes the last n tokens back; crop(0) frees recorded states that the next step will
-  // not read, and their memory but for a growing buffer's usual spare room. Throws ValueError for n
-  // > 0, RuntimeError for more tokens than were seen or where a window has moved on; nothing has
-  // changed then.
+  // crop(-n) takes the last n tokens back, crop(0) none. Both free the recorded states that the
+  // next step will not read, and their memory but for a growing buffer's usual spare room: what is
+  // to go back n tokens does so in one call. Throws ValueError for n > 0, RuntimeError for more
+  // tokens than were seen or where a window has moved on; nothing has changed then.
   virtual void crop(std::int64_t minus_tokens) = 0;
 
   // Keeps past states from now on, so that sliding and linear layers can be cropped: by up to
   // `max_tokens` tokens (at least 1; any number, memory is asked for as tokens come in, and where
   // it is fixed no more than max_cache_len can need); absent: without bound in sliding layers, by
-  // 16 in linear ones. Older states go. crop(0) frees what was recorded. Throws RuntimeError, with
-  // nothing changed, where a layer's buffers cannot hold so much.
+  // 16 in linear ones. Older states go, and crop() frees what was recorded before it. Throws
+  // RuntimeError, with nothing changed, where a layer's buffers cannot hold so much.
   virtual void activate_past_recording(std::optional<std::int64_t> max_tokens = std::nullopt) = 0;
 
   // Forgets all tokens. Growing layers let their buffers go, fixed ones keep them.

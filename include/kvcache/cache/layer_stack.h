@@ -178,8 +178,9 @@ class LayerStack {
     const Layer& layer = (*this)[index];
     const std::int64_t room = layer.room().value_or(tokens);
     check_value(room >= tokens, "layer ", index, " holds ", layer.seen(), " of at most ",
-                layer.seen() + room, " tokens and cannot take ", tokens,
-                " more; crop or reset the cache, or make one with a larger max_cache_len");
+                layer.seen() + room, " tokens and cannot take ", tokens, " more; ",
+                layer.seen() > 0 ? "crop or reset the cache, or make one" : "make the cache",
+                " with a larger max_cache_len");
   }
 
   // Refuses another number of rows than the cache holds. Throws ValueError.

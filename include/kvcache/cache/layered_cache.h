@@ -267,7 +267,8 @@ KVCACHE_INLINE View LayeredCache::take_in(const at::Tensor& keys, const at::Tens
     const std::int64_t rows = shaped ? keys.size(0) : 0;
     const std::int64_t tokens = shaped ? keys.size(2) : 0;
     if (shaped) stack.check_batch(rows);
-    stack.check_room(layer, tokens);
+    const std::int64_t length = target.seen() + tokens;  // of every layer at the end of the round
+    for (std::int64_t i = 0; i < stack.size(); ++i) stack.check_room(i, length - stack[i].seen());
     stack.touch(layer);
     View view = stack.stage(layer, keys, values);
     if (joined != nullptr) *joined = stack.port(layer).joined(view);
@@ -293,10 +294,12 @@ KVCACHE_INLINE void LayeredCache::crop(std::int64_t minus_tokens) {
   const std::int64_t tokens = -minus_tokens;
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     const Layer& layer = (*stack_)[i];
-    check_state(layer.can_crop(tokens), "layer ", i, " (", layer.spec().type, ", window ",
-                layer.spec().window, ") no longer holds what it needs after crop(", minus_tokens,
-                ") at length ", seen,
-                "; call activate_past_recording() before the forward passes that may be undone");
+    check_state(layer.can_crop(tokens), "layer ", i, " (", described(layer.spec()),
+                ") no longer holds what it needs after crop(", minus_tokens, ") at length ", seen,
+                ": without recording it keeps what the next step reads, with it also what came in "
+                "since the last crop, up to a bound; call activate_past_recording(), with "
+                "max_tokens of at least ",
+                tokens, ", before the forward passes that may be undone");
   }
   for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].crop(tokens);
   stack_->history.crop(tokens);

@@ -313,6 +313,9 @@ class Step {
                                                          .batch = input->batch,
                                                          .ids = input->ids,
                                                          .valid = input->valid});
+    } catch (const ValueError& error) {
+      encoder.take_back();
+      throw ValueError(c10::str("the encoder's side: ", error.what()));
     } catch (...) {
       encoder.take_back();
       throw;

@@ -65,9 +65,8 @@ KVCACHE_INLINE LayeredCache& LayeredCache::checked_like(Cache& other) const {
   for (std::int64_t i = 0; i < layer_count(); ++i) {
     check_value(like->layer(i).spec() == layer(i).spec() &&
                     like->layer(i).get_max_length() == layer(i).get_max_length(),
-                "layer ", i, " (", layer(i).spec().type, ", window ", layer(i).spec().window,
-                ") is another than in the other cache: ", like->layer(i).spec().type, ", window ",
-                like->layer(i).spec().window);
+                "layer ", i, " (", described(layer(i).spec()),
+                ") is another than in the other cache: ", described(like->layer(i).spec()));
   }
   return *like;
 }

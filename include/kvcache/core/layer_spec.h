@@ -82,6 +82,11 @@ struct LayerSpec {
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
+// Type and window, as messages name a layer: "sliding_attention, window 4".
+inline std::string described(const LayerSpec& spec) {
+  return spec.window > 0 ? spec.type + ", window " + std::to_string(spec.window) : spec.type;
+}
+
 // Whether a layer of this type has convolution or recurrent states.
 inline bool has_states(const LayerSpec& spec) {
   return spec.type == kLinearAttention || spec.type == kConvolution || spec.type == kHybrid ||

@@ -40,6 +40,15 @@ EncoderDecoderCache two_layers() {
   return {DynamicCache({kFull, kFull}), DynamicCache({kFull, kFull})};
 }
 
+TEST(EncoderDecoderCache, TheEncodersSideIsNamedWhereItHasNoRoom) {
+  EncoderDecoderCache cache(DynamicCache({kFull}), StaticCache({kFull}, {.max_cache_len = 2}));
+  EXPECT_THAT(refusal<ValueError>([&] { run(cache, 1, 1, encoder_input(10, 3)); }),
+              AllOf(HasSubstr("the encoder's side: layer 0 holds 0 of at most 2 tokens"),
+                    HasSubstr("make the cache with a larger max_cache_len")));
+  EXPECT_EQ(cache.get_seq_length(), 0);
+  EXPECT_THAT(run(cache, 1, 1, encoder_input(10, 2)).cross[0], ElementsAre(10, 11));
+}
+
 TEST(EncoderDecoderCache, CrossKeysAreComputedOnceAnEncoderInput) {
   EncoderDecoderCache cache = two_layers();
   const CrossInput encoder = encoder_input(10, 3);

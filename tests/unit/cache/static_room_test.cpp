@@ -53,6 +53,18 @@ std::int64_t slots(LayeredCache& cache) { return buffers(cache)[0].keys.size(2);
 
 Numbers held(LayeredCache& cache) { return numbers(stored(cache)[0].keys); }
 
+// A ring has room without end, but its cache could not end the round of updates.
+TEST(StaticCache, F14UpdateAsksForRoomInEveryLayer) {
+  StaticCache cache({kWindow4, LayerSpec{}}, {.max_cache_len = 6});
+  for (const std::int64_t layer : {0, 1}) feed(cache, 6, layer);
+  const at::Tensor one = counting(6, 1, {1, 1, 1});
+  EXPECT_THAT(refusal<ValueError>([&] { cache.update(one, one, 0); }),
+              AllOf(HasSubstr("layer 1 holds 6 of at most 6"), HasSubstr("max_cache_len")));
+  EXPECT_EQ(cache.get_seq_length(0), 6);
+  cache.crop(0);
+  EXPECT_EQ(held(cache), (Numbers{3, 4, 5}));
+}
+
 class StaticRoom : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
