@@ -15,6 +15,7 @@
 #include "kvcache/cache/layer_state.h"
 #include "kvcache/cache/layered_cache.h"
 #include "kvcache/cache/mamba_cache.h"
+#include "kvcache/cache/moved_rows.h"
 #include "kvcache/cache/prefix_store.h"
 #include "kvcache/cache/serialization.h"
 #include "kvcache/cache/static_cache.h"

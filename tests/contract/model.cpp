@@ -275,15 +275,18 @@ void CacheModel::expand(std::int64_t count) {
   stamps.resize(std::size_t(count), std::int64_t(stamps[0]));
 }
 
-// Rows that shared a prefix each have it then, a text of which some ids are unknown has none, and
-// encoder rows are shared by as many rows as they are in every part.
-void CacheModel::split_and_join(std::int64_t part) {
+// Rows that shared a prefix each have it then, and a text of which some ids are unknown has none.
+void CacheModel::put_together() {
   shared_end_ = 0;
-  if (!ids_known()) {
-    for (auto& row : rows) {
-      for (Token& token : row) token.id.reset();
-    }
+  if (ids_known()) return;
+  for (auto& row : rows) {
+    for (Token& token : row) token.id.reset();
   }
+}
+
+// Beside that, encoder rows are shared by as many rows as they are in every part.
+void CacheModel::split_and_join(std::int64_t part) {
+  put_together();
   if (!encoder.held()) return;
   std::vector<std::vector<std::int64_t>> chosen;
   std::vector<std::int64_t> shares;

@@ -126,6 +126,9 @@ class CacheModel {
   // Caches of `part` rows each, the last of what is left, become one again.
   void split_and_join(std::int64_t part);
 
+  // Cache::move_out(), its rows copied one by one, and put_together().
+  void put_together();
+
   // Tokens that a layer holds once for all rows.
   std::int64_t shared_tokens(std::int64_t layer) const {
     const bool fixed = layers_[std::size_t(layer)].fixed.has_value();

@@ -136,6 +136,9 @@ std::string operate(Subject& subject) {
         split_and_join(subject, 1 + random.below(batch));
       }
       return "split";
+    case 19:
+      if (subject.cache->history().batch() > 0) leave_and_come_back(subject);
+      return "rows that leave";
     default:
       take_step(subject, subject.random_plan());
       return "step";

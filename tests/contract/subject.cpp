@@ -269,6 +269,24 @@ void split_and_join(Subject& subject, std::int64_t rows) {
   subject.model.split_and_join(rows);
 }
 
+void leave_and_come_back(Subject& subject) {
+  crop(subject, 0);
+  const std::int64_t batch = subject.cache->batch_size();
+  const std::unique_ptr<Cache> moved = subject.cache->move_out();
+  EXPECT_EQ(subject.cache->get_seq_length(), 0);
+  std::vector<std::unique_ptr<Cache>> parts;
+  std::vector<Cache*> pointers;
+  std::vector<std::int64_t> places;
+  for (std::int64_t row = batch - 1; row >= 0; --row) {
+    parts.push_back(moved->copy_rows(index_tensor({row})));
+    pointers.push_back(parts.back().get());
+    places.push_back(row);
+  }
+  subject.cache->put_together(pointers, index_tensor(places));
+  for (const auto& part : parts) EXPECT_EQ(part->get_seq_length(), 0);
+  subject.model.put_together();
+}
+
 void reserve(Subject& subject, std::int64_t tokens) {
   leaving_encoder(subject, [&] { subject.cache->reserve(tokens); });
 }

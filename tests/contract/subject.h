@@ -79,6 +79,9 @@ void repeat(Subject& subject, std::int64_t repeats);
 void expand(Subject& subject, std::int64_t rows);
 // Goes on with a cache of the parts that this one's rows were split into.
 void split_and_join(Subject& subject, std::int64_t rows);
+
+// Its rows leave, and come back one by one.
+void leave_and_come_back(Subject& subject);
 void reserve(Subject& subject, std::int64_t tokens);
 void record(Subject& subject, std::optional<std::int64_t> max_tokens);
 void reset(Subject& subject);

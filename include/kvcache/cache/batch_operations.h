@@ -149,6 +149,43 @@ class SelectRows final : public Visitor {
   std::vector<at::Tensor> made_;
 };
 
+// Buffers for one tensor at a time on its way to another place, one for each device and dtype: as
+// large as the largest that was measured.
+class Scratch {
+ public:
+  void measure(const at::Tensor& tensor, std::int64_t elements) {
+    Buffer& buffer = buffers_.try_emplace(key_of(tensor), Buffer{tensor.device()}).first->second;
+    buffer.elements = std::max(buffer.elements, elements);
+  }
+
+  // After all that is to be measured; may throw.
+  void allocate(Memory& memory) {
+    for (auto& [key, buffer] : buffers_) {
+      buffer.content =
+          memory.allocate({buffer.elements}, {.dtype = key.second, .device = buffer.device});
+    }
+  }
+
+  // Room for a tensor of the shape and kind of `like`.
+  at::Tensor for_like(const at::Tensor& like) const {
+    return buffers_.at(key_of(like)).content.narrow(0, 0, like.numel()).view(like.sizes());
+  }
+
+ private:
+  using Key = std::pair<std::string, at::ScalarType>;  // device and dtype
+  struct Buffer {
+    at::Device device;
+    std::int64_t elements = 0;
+    at::Tensor content = {};
+  };
+
+  static Key key_of(const at::Tensor& tensor) {
+    return {tensor.device().str(), tensor.scalar_type()};
+  }
+
+  std::map<Key, Buffer> buffers_;
+};
+
 // Permutes rows in place through a scratch as large as the largest live tensor, so that addresses
 // stay and memory does not double. Tensors that other caches read too are replaced by copies, and
 // those that all rows share stay. The first pass measures and copies; with the scratch it is all
@@ -165,31 +202,17 @@ class ReorderRows final : public Visitor {
       return;
     }
     for (const at::Tensor& part : live_parts(info, tensor)) {
-      writing_ ? write(part, *info.batch_dim) : measure(part);
+      writing_ ? write(part, *info.batch_dim) : scratch_.measure(part, part.numel());
     }
   }
   void count(std::string_view, std::int64_t&) override {}
 
   void write() {
-    for (auto& [key, scratch] : scratch_) {
-      scratch.buffer =
-          memory_.allocate({scratch.elements}, {.dtype = key.second, .device = scratch.device});
-    }
+    scratch_.allocate(memory_);
     writing_ = true;
   }
 
  private:
-  using Key = std::pair<std::string, at::ScalarType>;  // device and dtype
-  struct Scratch {
-    at::Device device;
-    std::int64_t elements = 0;
-    at::Tensor buffer = {};
-  };
-
-  static Key key_of(const at::Tensor& tensor) {
-    return {tensor.device().str(), tensor.scalar_type()};
-  }
-
   void replace(const TensorInfo& info, at::Tensor& tensor) {
     if (writing_) {
       tensor = std::move(copies_[next_++]);
@@ -198,14 +221,8 @@ class ReorderRows final : public Visitor {
     }
   }
 
-  void measure(const at::Tensor& live) {
-    Scratch& scratch = scratch_.try_emplace(key_of(live), Scratch{live.device()}).first->second;
-    scratch.elements = std::max(scratch.elements, live.numel());
-  }
-
   void write(const at::Tensor& live, std::int64_t batch_dim) {
-    at::Tensor chosen =
-        scratch_.at(key_of(live)).buffer.narrow(0, 0, live.numel()).view(live.sizes());
+    at::Tensor chosen = scratch_.for_like(live);
     at::index_select_out(chosen, live, batch_dim, rows_.to(live.device()));
     live.copy_(chosen);
   }
@@ -213,7 +230,7 @@ class ReorderRows final : public Visitor {
   at::Tensor rows_;
   Memory& memory_;
   bool writing_ = false;
-  std::map<Key, Scratch> scratch_;
+  Scratch scratch_;
   std::size_t next_ = 0;
   std::vector<at::Tensor> copies_;  // of tensors that other caches read too
 };

@@ -158,6 +158,32 @@ class Cache {
   // dtype or settings, and for empty ones.
   virtual std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) = 0;
 
+  // A new cache of the same kind that holds copies of rows `rows`, int64 [n], n >= 1, in one piece;
+  // but a prefix that all rows share stays shared. Throws ValueError for rows out of range.
+  virtual std::unique_ptr<Cache> copy_rows(const at::Tensor& rows) = 0;
+
+  // Moves what it holds to a new cache of the same kind, and holds no tokens then, but an encoder's
+  // output still. Buffers of a fixed size stay, and what they hold is copied.
+  virtual std::unique_ptr<Cache> move_out() = 0;
+
+  // Goes on with the rows of caches that move_out() and copy_rows() made of it: row i becomes row
+  // rows[i] of theirs, counted through. Shorter rows are padded on the left, as in concatenate();
+  // what was recorded to take tokens back goes, and rows that shared a prefix get one each. Layer
+  // by layer what the parts hold is let go, so that it takes the memory of one layer beyond what
+  // it makes; an encoder's output stays as it is. Throws ValueError for caches of other layers or
+  // rows out of range and RuntimeError if this cache holds tokens, with nothing changed; where
+  // memory lacks midway all of them hold no tokens.
+  virtual void put_together(const std::vector<Cache*>& parts, const at::Tensor& rows) = 0;
+
+  // Whether its rows lie together for good: in buffers of a fixed size, whose addresses stay, or
+  // over a prefix that is held once for all of them.
+  virtual bool has_bound_rows() = 0;
+
+  // Moves the last padding[i] tokens of row i, which must be padding, to its front, in place.
+  // False, with nothing changed, where it cannot: in layers that keep less than all tokens, or
+  // that share them with other rows or caches.
+  virtual bool move_padding_to_front(const std::vector<std::int64_t>& padding) = 0;
+
   // Marks what the cache holds now. Costs what fork() costs.
   Snapshot snapshot() { return Snapshot(fork()); }
 

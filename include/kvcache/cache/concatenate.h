@@ -26,6 +26,24 @@ struct CacheRows {
   std::int64_t seen;   // tokens of each
 };
 
+// The rows of caches one by one: of row i, the rows[i]th of all rows counted through. Views.
+inline std::vector<CacheRows> chosen_rows(const std::vector<CacheRows>& caches,
+                                          const std::vector<std::int64_t>& rows) {
+  std::vector<CacheRows> chosen;
+  for (std::int64_t row : rows) {
+    auto cache = caches.begin();
+    for (; row >= cache->batch; ++cache) row -= cache->batch;
+    CacheRows one{.state = cache->state, .batch = 1, .seen = cache->seen};
+    for (auto& [name, tensor] : one.state.tensors) {
+      if (tensor.content.defined() && tensor.batch_dim) {
+        tensor.content = tensor.content.narrow(*tensor.batch_dim, row, 1);
+      }
+    }
+    chosen.push_back(std::move(one));
+  }
+  return chosen;
+}
+
 inline std::int64_t longest(const std::vector<CacheRows>& caches) {
   std::int64_t seen = 0;
   for (const CacheRows& cache : caches) seen = std::max(seen, cache.seen);

@@ -133,6 +133,16 @@ class EncoderDecoderCache final : public Cache {
 
   // Every row keeps its encoder row. What neighbours share, they share where all caches do.
   std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
+
+  // The encoder's output goes with them: shared where its layers can share it.
+  std::unique_ptr<Cache> copy_rows(const at::Tensor& rows) override;
+  std::unique_ptr<Cache> move_out() override;
+  void put_together(const std::vector<Cache*>& parts, const at::Tensor& rows) override;
+  bool has_bound_rows() override { return self_->has_bound_rows(); }
+  bool move_padding_to_front(const std::vector<std::int64_t>& padding) override {
+    return self_->move_padding_to_front(padding);
+  }
+
   void restore(const Snapshot& mark) override;
   void expand(std::int64_t rows) override;
 
@@ -300,6 +310,36 @@ KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::concatenate(
   std::unique_ptr<Cache> self = self_->concatenate(selves);
   return std::make_unique<EncoderDecoderCache>(
       layered(std::move(self)), layered(crosses.front()->concatenate(others_crosses)));
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::copy_rows(const at::Tensor& rows) {
+  check_whole();
+  const std::vector<std::int64_t> chosen = detail::checked_rows(rows, batch_size());
+  std::unique_ptr<LayeredCache> encoder = layered(cross_->fork());
+  if (cross_->batch_size() > 0) encoder->select_rows(cross_rows(chosen));
+  std::unique_ptr<Cache> decoder = self_->batch_size() > 0 ? self_->copy_rows(rows) : self_->fork();
+  return std::make_unique<EncoderDecoderCache>(layered(std::move(decoder)), std::move(encoder));
+}
+
+KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::move_out() {
+  check_whole();
+  std::unique_ptr<LayeredCache> encoder = layered(cross_->fork());
+  return std::make_unique<EncoderDecoderCache>(layered(self_->move_out()), std::move(encoder));
+}
+
+KVCACHE_INLINE void EncoderDecoderCache::put_together(const std::vector<Cache*>& parts,
+                                                      const at::Tensor& rows) {
+  check_whole();
+  std::vector<Cache*> decoders;
+  for (Cache* part : parts) {
+    check_value(part != nullptr && part != this, "a part to put together is ",
+                part == nullptr ? "null" : "the cache itself");
+    decoders.push_back(&*checked_pair(*part).self_);
+  }
+  const std::int64_t held = cross_->batch_size();
+  check_value(held == 0 || (rows.defined() && rows.numel() % held == 0),
+              "the rows put together must be a multiple of the encoder's ", held);
+  self_->put_together(decoders, rows);
 }
 
 KVCACHE_INLINE CachePlan EncoderDecoderCache::plan(const PlanInput& input) const {

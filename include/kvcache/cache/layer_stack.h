@@ -89,6 +89,9 @@ class LayerStack {
     reserved_ = std::max(reserved_, tokens);
   }
 
+  // Tokens that there is to be room for.
+  std::int64_t reserved() const { return reserved_; }
+
   // The attention side of a layer. Throws ValueError if it has none.
   KeyValuePort& port(std::int64_t index) const {
     Layer& layer = *layers_[static_cast<std::size_t>(index)];
@@ -325,12 +328,13 @@ class LayerStack {
   }
 
   // Goes on with other layers of the same kinds, and what they have seen. Buffers of a fixed size
-  // keep their addresses where their shape stays.
-  void take(std::vector<std::unique_ptr<Layer>> layers, History seen, std::int64_t rows) noexcept {
+  // keep their addresses where their shape stays. Returns the former layers.
+  detail::Layers take(detail::Layers layers, History seen, std::int64_t rows) noexcept {
     std::swap(layers_, layers);
     detail::keep_addresses(layers_, layers);
     history = std::move(seen);
     batch = rows;
+    return layers;
   }
 
   Placement& placement() { return *placement_; }

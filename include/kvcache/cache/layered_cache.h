@@ -96,6 +96,11 @@ class LayeredCache : public Cache {
   void batch_repeat_interleave(std::int64_t repeats) override;
 
   std::unique_ptr<Cache> concatenate(const std::vector<Cache*>& others) override;
+  std::unique_ptr<Cache> copy_rows(const at::Tensor& rows) override;
+  std::unique_ptr<Cache> move_out() override;
+  void put_together(const std::vector<Cache*>& parts, const at::Tensor& rows) override;
+  bool has_bound_rows() override;
+  bool move_padding_to_front(const std::vector<std::int64_t>& padding) override;
   void restore(const Snapshot& mark) override;
   void expand(std::int64_t rows) override;
 
@@ -140,6 +145,10 @@ class LayeredCache : public Cache {
   // the view as one pair of tensors, before the layer has changed.
   View take_in(const at::Tensor& keys, const at::Tensor& values, std::int64_t layer,
                KeyValue* joined);
+
+  // Forgets all tokens, but what was reserved stays.
+  void forget_tokens() noexcept;
+  bool has_fixed_buffers() const;
 
   static constexpr std::int64_t kMostRepeats = 65'536;
   static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // that can be reserved
@@ -368,5 +377,6 @@ KVCACHE_INLINE void LayeredCache::select_rows(const std::vector<std::int64_t>& r
 }  // namespace kvcache
 
 #if KVCACHE_CORE_DEFINITIONS
+#include "kvcache/cache/moved_rows.h"
 #include "kvcache/cache/whole_cache_operations.h"
 #endif
