@@ -226,6 +226,18 @@ TEST(EncoderDecoderCache, F62CropConcernsTheDecoder) {
   EXPECT_THROW(cache.crop(-3), RuntimeError);
 }
 
+TEST(EncoderDecoderCache, F27RewindToNothing) {
+  EncoderDecoderCache cache(DynamicCache({kFull, kWindow4}), DynamicCache({kFull, kFull}));
+  cache.activate_past_recording();
+  run(cache, 5, 1, encoder_input(10, 3));
+  cache.crop(-5);
+  EXPECT_EQ(cache.get_seq_length(), 0);
+  EXPECT_EQ(cache.get_mask_sizes(3, 1), (std::pair<std::int64_t, std::int64_t>(3, 0)));
+  EXPECT_THAT(run(cache, 3, 1, {}).cross[0], ElementsAre(10, 11, 12));
+  EXPECT_EQ(cache.get_seq_length(), 3);
+  EXPECT_THAT(numbers(stored(cache.self_attention_cache())[0].keys), ElementsAre(0, 1, 2));
+}
+
 TEST(EncoderDecoderCache, CopiesAreIndependentAndBytesAddUp) {
   EncoderDecoderCache cache = two_layers();
   run(cache, 4, 1, encoder_input(10, 3));

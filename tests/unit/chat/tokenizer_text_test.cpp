@@ -37,7 +37,7 @@ void put(Streamer& streamer, std::string_view text) {
   for (const std::int64_t id : bytes_of(text)) streamer.put(at::full({1}, id, at::kLong));
 }
 
-TEST(TextStreamer, HandsOnWholeCharactersAtOnce) {
+TEST(TextStreamer, F48HandsOnWholeCharactersAtOnce) {
   std::vector<std::string> pieces;
   TextStreamer streamer(running_text(byte_tokenizer()),
                         [&](std::string_view piece) { pieces.emplace_back(piece); });
@@ -88,6 +88,31 @@ TEST(StopStrings, F47ACharacterDividedOverTokensCountsWithItsLast) {
     complete.push_back(criteria.complete({testing::ids_tensor({ids})})[0].item<bool>());
   }
   EXPECT_THAT(complete, ElementsAre(false, false, false, true, false));
+}
+
+// Which bytes of a text complete a stop string, counted from 1; the texts are of bytes alone.
+TEST(StopStrings, F47ByteByByte) {
+  const auto ends = [](const std::string& stop, std::string_view text) {
+    StopStringCriteria criteria({stop}, running_text(byte_tokenizer()));
+    std::vector<std::int64_t> ids = {'x'};
+    std::vector<std::size_t> complete;
+    for (const std::int64_t id : bytes_of(text)) {
+      ids.push_back(id);
+      if (criteria.complete({testing::ids_tensor({ids})})[0].item<bool>()) {
+        complete.push_back(ids.size() - 1);
+      }
+    }
+    return complete;
+  };
+  EXPECT_THAT(ends("end", "the end!"), ElementsAre(7));  // not at what comes after it
+  EXPECT_THAT(ends("d", "the end"), ElementsAre(7));
+  EXPECT_THAT(ends("。", "a。b"), ElementsAre(4));
+  EXPECT_THAT(ends("é", "caf\u00E9"), ElementsAre(5));
+  EXPECT_THAT(ends("\U0001F600", "\U0001F600!"), ElementsAre(4));
+  // Characters that begin with the same bytes.
+  EXPECT_THAT(ends("。", "、〇"), ElementsAre());
+  EXPECT_THAT(ends("é", "\u00E8\u00EA"), ElementsAre());
+  EXPECT_THAT(ends("\U0001F600", "\U0001F601\U0001F44D"), ElementsAre());
 }
 
 // Puts a text's bytes as generate() would.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
@@ -166,6 +167,37 @@ TEST(DraftsOfOneRow, TheModelsOwnDraftsAreAllAccepted) {
       model, {.input_ids = repeating(9), .streamer = &streamer, .assistant_model = &model}, config);
   EXPECT_EQ(streamer.tokens, 12);
   EXPECT_EQ(output.timings.decode_tokens, 11);
+}
+
+TEST(DraftsOfOneRow, F38ExactlyAsManyTokensAsAskedFor) {
+  const CausalLM& model = checkpoint("llama");
+  const at::Tensor prompt = ids_tensor({{3, 4}}).repeat({1, 8});
+  const at::Tensor greedy = generate(model, {.input_ids = prompt}, {.max_new_tokens = 8}).sequences;
+  for (std::int64_t tokens = 1; tokens <= 8; ++tokens) {
+    const GenerationConfig lookup{.max_new_tokens = tokens, .prompt_lookup_num_tokens = 5};
+    EXPECT_TRUE(generate(model, {.input_ids = prompt}, lookup)
+                    .sequences.equal(greedy.narrow(1, 0, 16 + tokens)))
+        << tokens;
+  }
+}
+
+TEST(DraftsOfOneRow, F26TheLastTokenIsNotInTheCache) {
+  const CausalLM& model = checkpoint("llama");
+  const at::Tensor prompt = ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8}});
+  for (const auto& [tokens, held] : {std::pair{1, 9}, {2, 10}, {4, 12}, {7, 15}}) {
+    for (const bool assisted : {false, true}) {
+      GenerationConfig config{.max_new_tokens = tokens};
+      if (!assisted) config.prompt_lookup_num_tokens = 5;
+      DynamicCache cache(model.config());
+      const Inputs inputs{.input_ids = prompt, .assistant_model = assisted ? &model : nullptr};
+      const at::Tensor made = generate(model, inputs, config, &cache).sequences;
+      EXPECT_EQ(cache.get_seq_length(), held) << assisted;
+      const Output next = generate(model, {.input_ids = made}, {.max_new_tokens = 3}, &cache);
+      EXPECT_EQ(next.timings.prefill_tokens, 1);
+      EXPECT_TRUE(next.sequences.equal(
+          generate(model, {.input_ids = prompt}, {.max_new_tokens = tokens + 3}).sequences));
+    }
+  }
 }
 
 TEST(DraftsOfOneRow, F49NothingFollowsAStopStringWithinADraft) {

@@ -43,7 +43,7 @@ std::vector<bool> steps(std::vector<std::string> stops, const std::vector<std::i
   return steps(criteria, {ids_tensor({ids})}, prompt);
 }
 
-TEST(StopStrings, EndInAnyPlaceOfATokenAndSpanTokens) {
+TEST(StopStrings, F47EndInAnyPlaceOfATokenAndSpanTokens) {
   EXPECT_THAT(steps({"abc"}, {0, 1, 2, 4}), ElementsAre(false, true, false));  // "abc "
   EXPECT_THAT(steps({"bx"}, {0, 1, 3, 4}),
               ElementsAre(false, true, false));                    // begins and ends inside
@@ -82,7 +82,7 @@ TEST(StopStrings, RowsArePerRowAndPaddingIsNoText) {
   EXPECT_TRUE(counted.complete({ids}).equal(at::tensor(std::vector<int>{1, 0, 1}).to(at::kBool)));
 }
 
-TEST(StopStrings, BadArgumentsAreRefused) {
+TEST(StopStrings, F47EmptyOnesAndNoTextAreRefused) {
   const auto refused = [](std::vector<std::string> stops, MakeRunningText text) {
     return refusal<ValueError>([&] { StopStringCriteria(std::move(stops), std::move(text)); });
   };
