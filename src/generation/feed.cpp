@@ -6,10 +6,10 @@
 namespace kvcache::detail {
 
 at::Tensor Feed::prefill(const TokenRows& text) {
-  const std::int64_t kept = cache_ == nullptr ? 0 : keep_common_prefix(prompt_, *cache_);
+  const std::int64_t kept = cache() == nullptr ? 0 : keep_common_prefix(prompt_, *cache());
   const std::int64_t tokens = prompt_.tokens() - kept;
   prefill_tokens_ = prompt_.rows() * tokens;
-  if (prompt_.encoder && (cache_ == nullptr || !holds_encoder(prompt_, *cache_))) {
+  if (prompt_.encoder && (cache() == nullptr || !holds_encoder(prompt_, *cache()))) {
     prefill_tokens_ += prompt_.encoder->input_ids.numel();
   }
   at::Tensor logits;
@@ -21,44 +21,45 @@ at::Tensor Feed::prefill(const TokenRows& text) {
                        .logits_to_keep = 1};
     if (first == kept) input.encoder = prompt_.encoder;
     logits = forward(std::move(input), text);
-    left = cache_ == nullptr ? 0 : text.length() - cache_->history().seen();
+    left = cache() == nullptr ? 0 : text.length() - cache()->history().seen();
   }
   return logits.select(1, -1);
 }
 
 ForwardInput Feed::last_tokens(const TokenRows& text, std::int64_t tokens) const {
-  const std::int64_t first = text.length() - tokens;
-  ForwardInput input{.input_ids = text.ids.narrow(1, first, tokens), .logits_to_keep = tokens};
-  if (text.valid) input.attention_mask = text.valid->narrow(1, first, tokens);
+  ForwardInput input = rows_.fed(text, text.length() - tokens, tokens);
+  input.logits_to_keep = tokens;
+  return input;
+}
+
+ForwardInput Feed::whole_text(const TokenRows& text, std::int64_t tokens) const {
+  ForwardInput input = rows_.fed(text, 0, text.length());
+  input.logits_to_keep = tokens;
+  input.encoder = rows_.fed(prompt_.encoder);
   return input;
 }
 
 at::Tensor Feed::next(const TokenRows& text, std::int64_t tokens) {
-  if (cache_ != nullptr) return forward(last_tokens(text, tokens), text);
-  return forward({.input_ids = text.ids,
-                  .attention_mask = text.valid,
-                  .logits_to_keep = tokens,
-                  .encoder = prompt_.encoder},
-                 text);
+  ForwardInput input = cache() != nullptr ? last_tokens(text, tokens) : whole_text(text, tokens);
+  return rows_.spread(forward(std::move(input), text));
 }
 
 bool Feed::runs_whole_text(const TokenRows& text, std::int64_t tokens) const {
-  return cache_ == nullptr || needs_whole_text(last_tokens(text, tokens));
+  return cache() == nullptr || needs_whole_text(last_tokens(text, tokens));
 }
 
 bool Feed::needs_whole_text(const ForwardInput& input) const {
-  return cache_ != nullptr && cache_->history().known() && model_.needs_whole_text(input, *cache_);
+  return cache() != nullptr && cache()->history().known() &&
+         model_.needs_whole_text(input, *cache());
 }
 
 at::Tensor Feed::forward(ForwardInput input, const TokenRows& text) {
-  const at::Device device = input.input_ids.device();
+  const at::Device device = text.ids.device();
   if (needs_whole_text(input)) {
-    cache_->reset();
-    input.input_ids = text.ids;
-    input.attention_mask = text.valid;
-    input.encoder = prompt_.encoder;
+    cache()->reset();
+    input = whole_text(text, input.logits_to_keep);
   }
-  return model_.forward(input, cache_).to(device, at::kFloat);
+  return model_.forward(input, cache()).to(device, at::kFloat);
 }
 
 }  // namespace kvcache::detail

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "generation/padding.h"
 #include "generation/prompt.h"
+#include "generation/running_rows.h"
 #include "kvcache/cache/cache.h"
 #include "kvcache/generation/output.h"
 #include "kvcache/generation/token_rows.h"
@@ -20,9 +22,16 @@ class Feed {
   // forward pass, with a cache; absent: all. Keeps references.
   Feed(const LanguageModel& model, const Prompt& prompt, Cache* cache,
        std::optional<std::int64_t> most_at_once = std::nullopt)
-      : model_(model), prompt_(prompt), cache_(cache), most_at_once_(most_at_once) {}
+      : model_(model),
+        prompt_(prompt),
+        rows_(cache, prompt.rows(), counts_columns(model)),
+        most_at_once_(most_at_once) {}
 
-  Cache* cache() const { return cache_; }
+  // Of the rows that are fed.
+  Cache* cache() const { return rows_.cache(); }
+
+  // Which rows are fed. Texts and scores have all of them; of rows that have ended scores are 0.
+  RunningRows& rows() { return rows_; }
 
   // Feeds the prompt, but for what the cache holds of it, `text` being all before the first choice.
   // Scores behind its last token, float32 [rows, vocab] on the text's device.
@@ -37,7 +46,7 @@ class Feed {
 
   // Takes the last tokens out of the cache, which next() fed.
   void take_back(std::int64_t tokens) {
-    if (tokens > 0) cache_->crop(-tokens);
+    if (tokens > 0) cache()->crop(-tokens);
   }
 
   // Tokens that the prefill computed, all rows and the encoder's included.
@@ -46,6 +55,7 @@ class Feed {
  private:
   // What next() feeds.
   ForwardInput last_tokens(const TokenRows& text, std::int64_t tokens) const;
+  ForwardInput whole_text(const TokenRows& text, std::int64_t tokens) const;
   bool needs_whole_text(const ForwardInput& input) const;
 
   // Runs `input`, or all of `text` where the cached keys do not fit what follows them. Scores as
@@ -54,7 +64,7 @@ class Feed {
 
   const LanguageModel& model_;
   const Prompt& prompt_;
-  Cache* cache_;
+  RunningRows rows_;
   std::optional<std::int64_t> most_at_once_;
   std::int64_t prefill_tokens_ = 0;
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "generation/padding.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/core/errors.h"
 
@@ -74,12 +75,6 @@ at::Tensor checked_ids(const GivenText& text, std::int64_t vocab_size) {
   return ids.to(at::kLong);
 }
 
-// Index of the first false of bool [n]; n if there is none.
-std::int64_t first_false(const at::Tensor& flags) {
-  const at::Tensor where = flags.logical_not().nonzero();
-  return where.numel() > 0 ? where[0].item<std::int64_t>() : flags.numel();
-}
-
 // bool [batch, tokens or cached + tokens] on the ids' device; absent if there is none.
 std::optional<at::Tensor> checked_mask(const GivenText& text, std::int64_t cached) {
   if (!text.mask) return std::nullopt;
@@ -134,48 +129,11 @@ void check_kind(const LanguageModel& model, const Cache& cache) {
 }
 
 void check_cache(const Prompt& prompt, const Cache& cache) {
-  if (cache.batch_size() == 0 || cache.batch_size() == prompt.rows()) return;
+  if (cache.batch_size() <= 1 || cache.batch_size() == prompt.rows()) return;
   throw ValueError(c10::str(
       "the cache holds ", cache.batch_size(), " rows, but ", prompt.rows(),
       " sequences are to be made (rows of input_ids x num_return_sequences); change its rows with "
       "batch_repeat_interleave or batch_select_indices, or reset it"));
-}
-
-// Index of the first row of bool [rows, columns] with a false after a true; the number of rows if
-// there is none.
-std::int64_t first_row_with_holes(const at::Tensor& valid) {
-  const at::Tensor holes = valid.cumsum(1).gt(0).logical_and(valid.logical_not());
-  return first_false(holes.any(1).logical_not());
-}
-
-// A window counts columns, so pads between a row's tokens would push tokens out of it that the row
-// alone would still see; a state would take them in.
-bool counts_columns(const LanguageModel& model) {
-  const std::vector<LayerSpec> layers = model.config().layer_specs();
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return layer.window > 0 || has_states(layer); });
-}
-
-void check_continuation(const Prompt& prompt, const LanguageModel& model, const Cache& cache) {
-  const bool own_past = prompt.valid && prompt.valid->size(1) > prompt.tokens();
-  if (!prompt.continuation || own_past || cache.history().all_valid()) return;
-  if (!counts_columns(model)) return;
-  const at::Tensor valid = cache.history().valid();
-  const std::int64_t row = first_row_with_holes(valid);
-  check_state(row == valid.size(0), "row ", row,
-              " of the cache holds padding between its tokens (it had ended before others), which "
-              "layers with a window or a state cannot go on from; pass the whole text instead, "
-              "padded on the "
-              "left");
-}
-
-// The same within the prompt's own mask.
-void check_holes(const Prompt& prompt, const LanguageModel& model) {
-  if (!prompt.valid || !counts_columns(model)) return;
-  const std::int64_t row = first_row_with_holes(*prompt.valid);
-  check_value(row == prompt.rows(), "row ", row,
-              " of attention_mask has padding between its tokens, which layers with a window or a "
-              "state cannot leave out; pass the row without it, padded on the left");
 }
 
 }  // namespace
@@ -209,13 +167,15 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const L
     prompt.ids = prompt.ids.repeat_interleave(copies, 0);
     if (prompt.valid) prompt.valid = prompt.valid->repeat_interleave(copies, 0);
   }
-  prompt.ids = prompt.ids.contiguous();
-  check_holes(prompt, model);
+  prompt.given = prompt.ids;
+  if (!prompt.continuation) move_padding_before(prompt);
   if (cache != nullptr) {
     cache->check_fits(model.config().layer_specs(), model.dtype());
     check_cache(prompt, *cache);
-    check_continuation(prompt, model, *cache);
+    check_padding(prompt, model, *cache);
+    move_padding_behind_prefix(prompt, model, *cache);
   }
+  prompt.ids = prompt.ids.contiguous();
   return prompt;
 }
 
@@ -227,11 +187,14 @@ TokenRows whole_text(const Prompt& prompt, const Cache* cache) {
   };
   const at::Device device = prompt.ids.device();
   const bool known = history.known();
-  const at::Tensor past_ids = known ? history.ids().to(device) : like_past(at::kLong);
+  const auto past = [&](const at::Tensor& held) {
+    return held.to(device).expand({prompt.rows(), -1});
+  };
+  const at::Tensor past_ids = known ? past(history.ids()) : like_past(at::kLong);
   const at::Tensor ids = at::cat({past_ids, prompt.ids}, 1);
   if (known && prompt.valid && prompt.valid->size(1) == ids.size(1)) return {ids, prompt.valid};
   if (known && !prompt.valid && history.all_valid()) return {ids};
-  const at::Tensor past_valid = known ? history.valid().to(device) : like_past(at::kBool);
+  const at::Tensor past_valid = known ? past(history.valid()) : like_past(at::kBool);
   const auto new_valid = prompt.last_valid(prompt.tokens());
   return {ids,
           at::cat({past_valid, new_valid ? *new_valid : at::ones_like(prompt.ids, at::kBool)}, 1)};
@@ -259,6 +222,11 @@ bool holds_encoder(const Prompt& prompt, Cache& cache) {
 
 std::int64_t keep_common_prefix(const Prompt& prompt, Cache& cache) {
   const std::int64_t seen = cache.history().seen();
+  if (cache.batch_size() == 1 && prompt.rows() > 1) {
+    const bool compares = !prompt.continuation && seen > 0;
+    if (compares) cache.common_prefix(prompt.ids.narrow(0, 0, 1));  // throws for unknown tokens
+    cache.expand(prompt.rows());
+  }
   if (prompt.continuation || seen == 0) return 0;
   // The last token is computed again if need be: its scores are what generation starts from.
   const std::int64_t most = prompt.tokens() - 1;

@@ -12,7 +12,10 @@
 namespace kvcache::detail {
 
 struct Prompt {
-  at::Tensor ids;  // int64 [rows, tokens], contiguous, on the inputs' device
+  // int64 [rows, tokens], contiguous, on the inputs' device. Padding lies where it does no harm:
+  // before a row's tokens, or behind those that a cache of one row holds for all rows.
+  at::Tensor ids;
+  at::Tensor given = {};  // the same as the caller gave them
   // bool [rows, tokens], or [rows, cached + tokens] as the caller gave it; absent: no padding.
   std::optional<at::Tensor> valid = {};
   bool continuation = false;  // ids follow after the tokens of a cache that holds some
@@ -53,10 +56,11 @@ std::optional<TokenRows> encoder_rows(const Prompt& prompt, const Cache* cache);
 // Whether a cache holds the keys of the prompt's encoder input already.
 bool holds_encoder(const Prompt& prompt, Cache& cache);
 
-// Makes the cache hold nothing but a prefix of the prompt and returns the prefix's length, always
+// Makes the cache hold as many rows as the prompt has, where it holds one for all of them, and
+// nothing but a prefix of the prompt. Returns the prefix's length, always
 // less than the prompt's. Crops where that is exact, which leaves the keys of the same encoder
 // input, else resets. A continuation keeps all: 0. Throws RuntimeError if the cache's tokens are
-// not known.
+// not known, or if its rows are fixed; nothing has changed then.
 std::int64_t keep_common_prefix(const Prompt& prompt, Cache& cache);
 
 }  // namespace kvcache::detail

@@ -1,5 +1,6 @@
 #include "generation/token_loop.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
@@ -47,7 +48,8 @@ TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
       config_(config),
       text_(whole_text(prompt, cache)),
       feed_(model, prompt, cache, config.prefill_chunk_size),
-      first_column_(text_.length() - prompt.tokens()) {
+      given_(prompt.given),
+      first_column_(text_.length()) {
   const TokenRows text = text_.text();
   max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
   if (cache != nullptr) check_capacity(*cache, max_length_);
@@ -75,11 +77,12 @@ Output TokenLoop::run() {
     timings_.prefill_tokens = feed_.prefill_tokens();
     start = Clock::now();
     while (more) more = step(make_draft());
+    feed_.rows().put_together();
     timings_.decode_s = seconds_since(start);
   }
   if (inputs_.streamer != nullptr) inputs_.streamer->end();
-  output.sequences =
-      text_.text().ids.narrow(1, first_column_, text_.length() - first_column_).clone();
+  const at::Tensor made = text_.text().ids.narrow(1, first_column_, text_.length() - first_column_);
+  output.sequences = at::cat({given_, made}, 1);
   if (!logits_.empty()) output.logits = at::stack(logits_, 1);
   output.timings = timings_;
   return output;
@@ -92,6 +95,7 @@ at::Tensor TokenLoop::choose(const at::Tensor& logits) {
   for (const auto& processor : processors_) scores = processor->process(text, scores);
   check_state(scores.sizes() == logits.sizes(), "a logits processor made scores of shape ",
               scores.sizes(), " out of ", logits.sizes(), "; it must keep the shape");
+  scores = feed_.rows().without_ended(scores);
   return config_.do_sample.value_or(false) ? choose_at_random(scores, *inputs_.generator)
                                            : choose_best(scores);
 }
@@ -105,6 +109,7 @@ std::vector<std::int64_t> TokenLoop::make_draft() {
 
 bool TokenLoop::step(const std::vector<std::int64_t>& draft) {
   const std::int64_t length = text_.length();
+  if (pad_token_id_) feed_.rows().keep(running_, length);
   auto drafted = static_cast<std::int64_t>(draft.size());
   for (const std::int64_t id : draft) {
     text_.append(at::full({1}, id, text_.text().ids.options()), std::nullopt);
@@ -121,7 +126,7 @@ bool TokenLoop::step(const std::vector<std::int64_t>& draft) {
   for (;; ++accepted) {
     const at::Tensor chosen = choose(logits.select(1, accepted));
     more = take(chosen);
-    timings_.decode_tokens += running_.numel();
+    timings_.decode_tokens += feed_.rows().running();
     if (!more || accepted == drafted) break;
     if (chosen.item<std::int64_t>() != draft[static_cast<std::size_t>(accepted)]) break;
   }

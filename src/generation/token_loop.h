@@ -43,7 +43,8 @@ class TokenLoop {
 
   TextBuffer text_;
   Feed feed_;
-  std::int64_t first_column_;  // of the output's sequences in the text
+  at::Tensor given_;           // the output's sequences begin with it
+  std::int64_t first_column_;  // of what is made, in the text
   std::int64_t max_length_;
   std::optional<std::int64_t> pad_token_id_;
   LogitsProcessors processors_;

@@ -16,15 +16,15 @@ struct Timings {
   double decode_s = 0;   // all later steps
   std::int64_t prefill_tokens =
       0;  // tokens that the prefill computed, all rows, without reused ones
-  std::int64_t decode_tokens = 0;  // tokens that later steps made, all rows
+  std::int64_t decode_tokens = 0;  // tokens that later steps made, all rows, without pads
 };
 
 struct Output {
   // int64 [rows, prompt + new tokens] on the input's device: the input ids (with an encoder, the
   // decoder's) as given, then what was made, filled with the pad token after a row's end.
   at::Tensor sequences;
-  // float32 [rows, new tokens, vocab]: the model's scores at each step before any processor; with
-  // output_logits.
+  // float32 [rows, new tokens, vocab]: the model's scores at each step before any processor, zeros
+  // where a row had ended; with output_logits.
   std::optional<at::Tensor> logits = {};
   // The cache, if generate() made it; it holds all of the text but the last token of each row. Null
   // without a cache, or where the caller passed one. A static one goes back to its Runner, which

@@ -68,7 +68,14 @@ class Runner {
 
   // Without a cache, one of the config's kind is made and returned, for a model with an encoder an
   // EncoderDecoderCache; the text is then the decoder's. A cache that is passed in ends up holding
-  // the text but its last token, ended rows' pads as padding; cache_implementation is then refused.
+  // every row's text but its last token; cache_implementation is then refused. A cache of one row
+  // serves any number of rows: what all of them begin with is kept, once.
+  //
+  // A row that has ended costs nothing more: it leaves the batch, and in the cache it is at the end
+  // as if it had run alone, rows with fewer tokens behind padding. In full layers of a fixed size,
+  // and over a prefix that rows share, it stays and gets padding, which the model leaves out; over
+  // a shared prefix that padding comes behind its tokens. In the next turn pass, of every row, its
+  // whole text padded on the left, or, as a continuation, its own last token and what follows.
   //
   // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
   // all of it; tokens that the cache does not know look like padding to them.
@@ -76,7 +83,8 @@ class Runner {
   // Throws ValueError for inputs or a config that cannot work, before anything changed;
   // RuntimeError for a cache whose tokens are not known (unless a continuation is declared), and
   // for scores that leave nothing to choose. Whatever throws, the cache stays whole: it holds the
-  // steps done so far.
+  // steps done so far, of all rows; but no tokens where memory lacks to put rows together of which
+  // some had ended.
   Output generate(const Inputs& inputs, const GenerationConfig& config = {},
                   Cache* past_key_values = nullptr);
 

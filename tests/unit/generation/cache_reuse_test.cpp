@@ -259,16 +259,16 @@ struct EarlyEnd {
     EXPECT_TRUE(sequences[1].equal(free_run[1])) << "choose another end token";
   }
 
-  // The newest column, which was not fed yet (a pad in row 0, a token in row 1), and two tokens.
+  // The last token of each row, which was not fed yet, and two more.
   Inputs next_turn() const {
-    return {.input_ids = ids_tensor({{0, 20, 21}, {sequences[1][13].item<std::int64_t>(), 22, 23}}),
-            .attention_mask = ids_tensor({{0, 1, 1}, {1, 1, 1}}),
+    return {.input_ids = ids_tensor({{sequences[0][10].item<std::int64_t>(), 20, 21},
+                                     {sequences[1][13].item<std::int64_t>(), 22, 23}}),
             .continuation = true};
   }
 };
 
 TEST(CacheReusePadded, F30ARowThatEndedEarlyGoesOnWithoutItsPads) {
-  for (const char* name : {"llama", "mistral_full", "qwen3"}) {
+  for (const char* name : {"llama", "mistral_full", "qwen3", "mistral", "qwen2"}) {
     SCOPED_TRACE(name);
     const CausalLM& model = testing::checkpoint(name);
     EarlyEnd turn(model);
@@ -278,11 +278,28 @@ TEST(CacheReusePadded, F30ARowThatEndedEarlyGoesOnWithoutItsPads) {
       const at::Tensor ids = at::cat({first, second}).unsqueeze(0);
       return generate(model, {.input_ids = ids}, kGreedy).sequences[0].narrow(0, ids.size(1), 5);
     };
-    const at::Tensor row0 =
-        alone(turn.sequences[0].narrow(0, 0, 11), more.input_ids[0].narrow(0, 1, 2));
+    const at::Tensor row0 = alone(turn.sequences[0].narrow(0, 0, 10), more.input_ids[0]);
     const at::Tensor row1 = alone(turn.sequences[1].narrow(0, 6, 7), more.input_ids[1]);
     EXPECT_TRUE(made[0].equal(row0)) << made[0] << row0;
     EXPECT_TRUE(made[1].equal(row1)) << made[1] << row1;
+  }
+}
+
+// Layers of several kinds in one cache go back to nothing together.
+TEST(CacheReuseMixed, F27GoingBackToNothing) {
+  for (const char* name : {"lfm2", "jamba", "qwen3_next", "gemma3_text"}) {
+    SCOPED_TRACE(name);
+    const CausalLM& model = testing::checkpoint(name);
+    DynamicCache cache(model.config());
+    cache.activate_past_recording();
+    model.forward({.input_ids = prompt().narrow(1, 0, 5)}, &cache);
+    cache.crop(-5);
+    EXPECT_EQ(cache.get_seq_length(), 0);
+    EXPECT_EQ(cache.get_mask_sizes(3, 0).first, 3);
+    const at::Tensor other = ids_tensor({{12, 13, 14}});
+    EXPECT_CLOSE(model.forward({.input_ids = other}, &cache), model.forward({.input_ids = other}),
+                 1e-4);
+    EXPECT_EQ(cache.get_seq_length(), 3);
   }
 }
 
@@ -310,11 +327,15 @@ TEST(CacheReuseRefusals, AnotherNumberOfRows) {
 
 TEST(CacheReuseRefusals, AWindowOverPadsBetweenTokens) {
   const CausalLM& model = testing::checkpoint("qwen2");
-  EarlyEnd turn(model);
-  EXPECT_THAT(
-      refusal<RuntimeError>([&] { generate(model, turn.next_turn(), kGreedy, &turn.cache); }),
-      HasSubstr("row 0 of the cache holds padding between its tokens"));
-  EXPECT_EQ(turn.cache.get_seq_length(), 13);
+  DynamicCache cache(model.config());
+  const Inputs begun = padded_batch();
+  model.forward({.input_ids = begun.input_ids, .attention_mask = begun.attention_mask}, &cache);
+  const at::Tensor one = ids_tensor({{0}, {7}});
+  model.forward({.input_ids = one, .attention_mask = ids_tensor({{0}, {1}})}, &cache);
+  const Inputs more{.input_ids = one, .continuation = true};
+  EXPECT_THAT(refusal<RuntimeError>([&] { generate(model, more, kGreedy, &cache); }),
+              HasSubstr("row 0 of the cache holds padding between its tokens"));
+  EXPECT_EQ(cache.get_seq_length(), 10);
 }
 
 TEST(CacheReuseRefusals, ACacheThatDoesNotKnowItsTokens) {

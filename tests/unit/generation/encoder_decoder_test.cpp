@@ -6,12 +6,15 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/ended_rows.h"
 #include "tests/support/refusal.h"
 #include "tests/support/stored.h"
 #include "tests/support/tensors.h"
@@ -96,6 +99,90 @@ TEST(EncoderDecoderGenerate, SeveralAnswersShareTheEncodersKeys) {
   EXPECT_EQ(cache.batch_size(), 6);
   EXPECT_EQ(cache.cross_attention_cache().batch_size(), 2);
 }
+
+// Rows 0 and 1 answer the first question, 2 and 3 the other one; they end after 2, 6, 4 and 6
+// tokens.
+class EndedAnswers : public ::testing::TestWithParam<const char*> {
+ protected:
+  using Numbers = std::vector<std::int64_t>;
+  static constexpr std::int64_t kPad = 3;
+
+  static std::unique_ptr<EncoderDecoderCache> new_cache() {
+    if (GetParam() == std::string("Dynamic")) {
+      return std::make_unique<EncoderDecoderCache>(model().config());
+    }
+    const auto layers = model().config().layer_specs();
+    return std::make_unique<EncoderDecoderCache>(
+        StaticCache(layers, {.max_cache_len = 24}),
+        StaticCache(cross_attention_layers(layers), {.max_cache_len = 9}));
+  }
+
+  static at::Tensor questions() {
+    return at::cat({question(), at::cat({other_question(), at::zeros({1, 5}, at::kLong)}, 1)});
+  }
+  static at::Tensor mask() {
+    return ids_tensor({{1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 0, 0, 0, 0, 0}});
+  }
+
+  static Output sampled(const StoppingCriteria& ends, Cache* cache) {
+    GenerationConfig config = greedy(6);
+    config.do_sample = true;
+    config.num_return_sequences = 2;
+    config.pad_token_id = kPad;
+    config.use_cache = cache != nullptr;
+    config.encoder_repetition_penalty = 1.3;
+    return generate(model(),
+                    {.input_ids = questions(),
+                     .attention_mask = mask(),
+                     .generator = make_generator(3),
+                     .stopping_criteria = ends},
+                    config, cache);
+  }
+};
+
+TEST_P(EndedAnswers, F30RowsLeaveAndComeBackWithTheirEncoderRows) {
+  const Numbers ends = {2, 6, 4, 6};
+  const at::Tensor whole = sampled({}, nullptr).sequences;
+  const auto cache = new_cache();
+  const Output output = sampled({std::make_shared<testing::EndAfter>(ends)}, cache.get());
+  EXPECT_TRUE(output.sequences.equal(
+      sampled({std::make_shared<testing::EndAfter>(ends)}, nullptr).sequences));
+  EXPECT_EQ(output.timings.decode_tokens, 4 + 3 + 3 + 2 + 2);
+  EXPECT_EQ(cache->batch_size(), 4);
+  EXPECT_EQ(cache->cross_attention_cache().batch_size(), 2);
+  at::Tensor turn = at::empty({4, 3}, at::kLong);
+  testing::Rows texts;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    const std::int64_t own = 1 + ends[static_cast<std::size_t>(i)];
+    EXPECT_TRUE(output.sequences[i].narrow(0, 0, own).equal(whole[i].narrow(0, 0, own))) << i;
+    EXPECT_TRUE(output.sequences[i].narrow(0, own, 7 - own).eq(kPad).all().item<bool>()) << i;
+    texts.push_back(testing::numbers_of(whole[i].narrow(0, 0, own)));
+    EXPECT_EQ(testing::held_tokens(*cache, i),
+              Numbers(texts.back().begin(), texts.back().end() - 1));
+    turn[i].copy_(at::tensor({texts.back().back(), std::int64_t{30}, std::int64_t{31}}));
+    texts.back().insert(texts.back().end(), {30, 31});
+  }
+  const at::Tensor next =
+      generate(model(), {.decoder_input_ids = turn, .continuation = true}, greedy(4), cache.get())
+          .sequences.narrow(1, 3, 4);
+  for (std::int64_t i = 0; i < 4; ++i) {
+    const Inputs own{.input_ids = i < 2 ? question() : other_question()};
+    EXPECT_EQ(testing::numbers_of(next[i]),
+              testing::alone(model(), texts[static_cast<std::size_t>(i)], 4, own))
+        << i;
+  }
+}
+
+TEST_P(EndedAnswers, TheEncodersKeysStayWhereTheyAre) {
+  const auto cache = new_cache();
+  sampled({}, cache.get());
+  const void* keys = testing::stored(cache->cross_attention_cache())[0].keys.const_data_ptr();
+  sampled({std::make_shared<testing::EndAfter>(Numbers{2, 6, 4, 6})}, cache.get());
+  EXPECT_EQ(testing::stored(cache->cross_attention_cache())[0].keys.const_data_ptr(), keys);
+}
+
+INSTANTIATE_TEST_SUITE_P(Caches, EndedAnswers, ::testing::Values("Dynamic", "Static"),
+                         [](const auto& suite) { return std::string(suite.param); });
 
 TEST(EncoderDecoderGenerate, TheFirstTokenIsTheConfigs) {
   GenerationConfig config = greedy(2);
