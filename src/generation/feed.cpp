@@ -44,6 +44,17 @@ at::Tensor Feed::next(const TokenRows& text, std::int64_t tokens) {
   return rows_.spread(forward(std::move(input), text));
 }
 
+void Feed::fill(const TokenRows& text) {
+  for (std::int64_t held = cache()->history().seen(); held < text.length();) {
+    const std::int64_t left = text.length() - held;
+    const std::int64_t count = std::min(left, most_at_once_.value_or(left));
+    ForwardInput input{.input_ids = text.ids.narrow(1, held, count), .logits_to_keep = 1};
+    if (text.valid) input.attention_mask = text.valid->narrow(1, held, count);
+    forward(std::move(input), text);
+    held = cache()->history().seen();
+  }
+}
+
 bool Feed::runs_whole_text(const TokenRows& text, std::int64_t tokens) const {
   return cache() == nullptr || needs_whole_text(last_tokens(text, tokens));
 }

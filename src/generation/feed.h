@@ -41,6 +41,9 @@ class Feed {
   // of these, float32 [rows, tokens, vocab] on the text's device.
   at::Tensor next(const TokenRows& text, std::int64_t tokens = 1);
 
+  // Feeds what the cache does not hold of a text yet, as a prefill does.
+  void fill(const TokenRows& text);
+
   // Whether next() would run the whole text, as cached keys do not fit its last tokens.
   bool runs_whole_text(const TokenRows& text, std::int64_t tokens) const;
 

@@ -128,12 +128,13 @@ void check_kind(const LanguageModel& model, const Cache& cache) {
                    : " has an encoder; pass an EncoderDecoderCache");
 }
 
-void check_cache(const Prompt& prompt, const Cache& cache) {
+void check_cache(const Prompt& prompt, const Cache& cache, bool beams) {
   if (cache.batch_size() <= 1 || cache.batch_size() == prompt.rows()) return;
   throw ValueError(c10::str(
       "the cache holds ", cache.batch_size(), " rows, but ", prompt.rows(),
-      " sequences are to be made (rows of input_ids x num_return_sequences); change its rows with "
-      "batch_repeat_interleave or batch_select_indices, or reset it"));
+      beams ? " texts are to be gone on with (rows of input_ids; beams come later); "
+            : " sequences are to be made (rows of input_ids x num_return_sequences); ",
+      "change its rows with batch_repeat_interleave or batch_select_indices, or reset it"));
 }
 
 }  // namespace
@@ -163,7 +164,9 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const L
   prompt.valid = checked_open_mask(text, cached);
   prompt.continuation = cached > 0 && (inputs.continuation ||
                                        (prompt.valid && prompt.valid->size(1) > prompt.tokens()));
-  if (const std::int64_t copies = config.num_return_sequences.value_or(1); copies > 1) {
+  const bool beams = config.num_beams.value_or(1) > 1;
+  const std::int64_t copies = beams ? 1 : config.num_return_sequences.value_or(1);
+  if (copies > 1) {
     prompt.ids = prompt.ids.repeat_interleave(copies, 0);
     if (prompt.valid) prompt.valid = prompt.valid->repeat_interleave(copies, 0);
   }
@@ -171,7 +174,7 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const L
   if (!prompt.continuation) move_padding_before(prompt);
   if (cache != nullptr) {
     cache->check_fits(model.config().layer_specs(), model.dtype());
-    check_cache(prompt, *cache);
+    check_cache(prompt, *cache, beams);
     check_padding(prompt, model, *cache);
     move_padding_behind_prefix(prompt, model, *cache);
   }

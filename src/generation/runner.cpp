@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "generation/beam_loop.h"
 #include "generation/cache_choice.h"
 #include "generation/config_checks.h"
 #include "generation/configured.h"
@@ -40,7 +41,9 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
     made = detail::make_cache(config, model_.config(), prompt, longest, kept_);
     past_key_values = made.get();
   }
-  Output output = detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
+  Output output = config.num_beams.value_or(1) > 1
+                      ? detail::BeamLoop(model_, inputs, config, prompt, past_key_values).run()
+                      : detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
   output.cache = std::move(made);
   return output;
 }

@@ -23,7 +23,7 @@ StopStringCriteria::StopStringCriteria(std::vector<std::string> stop_strings, Ma
 at::Tensor StopStringCriteria::complete(const TokenRows& text) {
   const TokenRows host{text.ids.to(at::kCPU),
                        text.valid ? std::optional(text.valid->to(at::kCPU)) : std::nullopt};
-  if (rows_.empty()) begin(host);
+  if (!goes_on(host)) begin(host);
   const auto ids = host.ids.accessor<std::int64_t, 2>();
   at::Tensor result = at::empty({host.ids.size(0)}, at::kBool);
   auto complete = result.accessor<bool, 1>();
@@ -37,10 +37,17 @@ at::Tensor StopStringCriteria::complete(const TokenRows& text) {
     complete[i] = now;
   }
   seen_ = host.length();
+  seen_ids_ = host.ids.clone();
   return result.to(text.ids.device());
 }
 
+bool StopStringCriteria::goes_on(const TokenRows& text) const {
+  return !rows_.empty() && text.ids.size(0) == seen_ids_.size(0) && text.length() > seen_ &&
+         text.ids.narrow(1, 0, seen_).equal(seen_ids_);
+}
+
 void StopStringCriteria::begin(const TokenRows& text) {
+  rows_.clear();
   const std::int64_t prompt = text.length() - 1;
   for (std::int64_t i = 0; i < text.ids.size(0); ++i) {
     const TokenRows before{

@@ -29,6 +29,11 @@ TokenRows TextBuffer::text() const {
   return rows;
 }
 
+void TextBuffer::select(const at::Tensor& rows) {
+  ids_ = ids_.index_select(0, rows);
+  if (valid_) valid_ = valid_->index_select(0, rows);
+}
+
 void TextBuffer::append(const at::Tensor& tokens, const std::optional<at::Tensor>& real) {
   reserve(length_ + 1);
   ids_.select(1, length_).copy_(tokens);

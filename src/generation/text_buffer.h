@@ -22,6 +22,9 @@ class TextBuffer {
   // Lets the last columns go: as if they had not been appended.
   void shorten(std::int64_t length) { length_ = length; }
 
+  // Row i becomes old row rows[i], int64 [n] on the text's device. Views of before keep their text.
+  void select(const at::Tensor& rows);
+
   // One token for each row, int64 [rows]. `real`, bool [rows]: false for padding; absent: all real.
   void append(const at::Tensor& tokens, const std::optional<at::Tensor>& real);
 

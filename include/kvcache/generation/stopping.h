@@ -23,7 +23,8 @@ class StoppingCriterion {
   virtual ~StoppingCriterion() = default;
 
   // bool [rows] on the texts' device: whether a row is complete with its newest token. Asked after
-  // every step, also for rows that have ended before; what it says of those does not matter.
+  // every step, also for rows that have ended before; what it says of those does not matter. With
+  // beams the rows are those that may become one, and others in each step.
   virtual at::Tensor complete(const TokenRows& text) = 0;
 };
 
