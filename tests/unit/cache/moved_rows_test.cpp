@@ -80,7 +80,9 @@ TEST(MovedRows, ComeBackBehindPadding) {
     EXPECT_EQ(held(*cache, 0, 1), Numbers({2002, 1003, 1004}));
     EXPECT_TRUE(cache->history().valid().equal(
         ids_tensor({{0, 0, 1, 1, 1}, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}}).to(at::kBool)));
-    if (cache == &fixed) EXPECT_EQ(buffers(*cache)[1].keys.const_data_ptr(), keys);
+    if (cache == &fixed) {
+      EXPECT_EQ(buffers(*cache)[1].keys.const_data_ptr(), keys);
+    }
     step(*cache, 1, 3);
     EXPECT_EQ(held(*cache, 1, 0), Numbers({0, 0, 0, 1, 2, 5}));
     EXPECT_EQ(held(*cache, 0, 0), Numbers({1, 2, 5}));
