@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "tests/support/char_tokenizer.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/refusal.h"
+#include "tests/support/temp_folder.h"
 
 namespace kvcache {
 namespace {
@@ -28,6 +28,7 @@ using testing::char_tokenizer;
 using testing::checkpoint;
 using ::testing::HasSubstr;
 using testing::refusal;
+using testing::TempFolder;
 using Reuse = ChatReply::Reuse;
 
 constexpr std::string_view kTemplate =
@@ -136,30 +137,14 @@ TEST_P(ChatSessions, EditedAndRegeneratedTurnsAreFreshRuns) {
             fresh_reply(model(), {chat.messages().begin(), chat.messages().begin() + 2}));
 }
 
-// A folder that goes with the test.
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("kvcache_session_" + std::to_string(::getpid()))) {}
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 TEST_P(ChatSessions, SavedOnesGoOn) {
-  const Folder folder;
+  const TempFolder folder;
   ChatSession chat = this->chat(kTemplate);
   chat.add({.role = "user", .content = "Hello", .fields = R"({"name": "Ada"})"});
   chat.reply();
-  chat.save(folder.path());
+  chat.save(folder.path() / "session");  // which it makes
   ChatSession later = this->chat(kTemplate);
-  later.load(folder.path());
+  later.load(folder.path() / "session");
   ASSERT_EQ(later.messages().size(), 2);
   EXPECT_EQ(later.messages()[0].fields, R"({"name":"Ada"})");
   EXPECT_EQ(later.cache().get_seq_length(), chat.cache().get_seq_length());
@@ -258,7 +243,7 @@ TEST(ChatSession, SampledRepliesFollowTheirGenerator) {
 }
 
 TEST(ChatSession, DamagedFilesLeaveItAsItWas) {
-  const Folder folder;
+  const TempFolder folder;
   ChatSession chat = session(checkpoint("llama"));
   EXPECT_THAT(refusal<ValueError>([&] { chat.load(folder.path()); }), HasSubstr("messages.json"));
   chat.send("Hello");

@@ -9,42 +9,20 @@
 
 #include "kvcache/core/errors.h"
 #include "rendered.h"
+#include "tests/support/temp_folder.h"
 
 namespace kvcache {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using testing::TempFolder;
+using ::testing::ThrowsMessage;
 
 constexpr std::string_view kPlain =
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
 const std::vector<ChatMessage> kMessages = {{"user", "Hi", {}}, {"assistant", "Ho, ho ", {}}};
-
-// A folder of files that goes with the test.
-class Folder {
- public:
-  Folder() : path_(std::filesystem::temp_directory_path() / ("kvcache_chat_" + unique())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  void write(const std::string& name, std::string_view text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  static std::string unique() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    return std::to_string(::getpid()) + test->name();
-  }
-  std::filesystem::path path_;
-};
 
 TEST(ChatTemplateTest, RendersMessages) {
   const auto chat_template = ChatTemplate::from_string(kPlain, {{"bos_token", "<s>"}});
@@ -144,7 +122,7 @@ TEST(ChatTemplateTest, TimeIsGivenOrTheMachines) {
 }
 
 TEST(ChatTemplateFolderTest, ReadsTheConfiguredTemplateAndTokens) {
-  const Folder folder;
+  const TempFolder folder;
   folder.write(
       "tokenizer_config.json",
       R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ pad_token }}", "bos_token": "<s>",
@@ -155,7 +133,7 @@ TEST(ChatTemplateFolderTest, ReadsTheConfiguredTemplateAndTokens) {
 }
 
 TEST(ChatTemplateFolderTest, OldCheckpointsNameTokensInTheMap) {
-  const Folder folder;
+  const TempFolder folder;
   folder.write("tokenizer_config.json",
                R"({"chat_template": "{{ bos_token }}", "bos_token": "<a>"})");
   folder.write("special_tokens_map.json", R"({"bos_token": {"content": "<b>"}})");
@@ -163,7 +141,7 @@ TEST(ChatTemplateFolderTest, OldCheckpointsNameTokensInTheMap) {
 }
 
 TEST(ChatTemplateFolderTest, FilesGoOverTheConfig) {
-  const Folder folder;
+  const TempFolder folder;
   folder.write("tokenizer_config.json", R"({"chat_template": "config", "bos_token": "<s>"})");
   folder.write("chat_template.jinja", "file {{ bos_token }}");
   folder.write("additional_chat_templates/rag.jinja", "rag");
@@ -173,7 +151,7 @@ TEST(ChatTemplateFolderTest, FilesGoOverTheConfig) {
 }
 
 TEST(ChatTemplateFolderTest, ToolsChooseTheirTemplate) {
-  const Folder folder;
+  const TempFolder folder;
   folder.write(
       "tokenizer_config.json",
       R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"},
@@ -187,7 +165,7 @@ TEST(ChatTemplateFolderTest, ToolsChooseTheirTemplate) {
 }
 
 TEST(ChatTemplateFolderTest, NamesTheFolderWithoutATemplate) {
-  const Folder folder;
+  const TempFolder folder;
   EXPECT_THAT(
       [&] { ChatTemplate::from_folder(folder.path()); },
       ThrowsMessage<ValueError>(HasSubstr(folder.path().string() + " has no chat template")));
@@ -206,7 +184,7 @@ TEST(ChatTemplateTest, IsSharedByThreads) {
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_THAT(texts, testing::Each("<user>Hi<assistant>Ho, ho "));
+  EXPECT_THAT(texts, ::testing::Each("<user>Hi<assistant>Ho, ho "));
 }
 
 }  // namespace

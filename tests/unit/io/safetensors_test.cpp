@@ -13,6 +13,7 @@
 #include <map>
 
 #include "io_test_support.h"
+#include "tests/support/temp_folder.h"
 
 namespace kvcache {
 namespace {

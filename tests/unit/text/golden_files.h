@@ -12,6 +12,7 @@
 
 #include "kvcache/text/incremental_decoder.h"
 #include "kvcache/text/tokenizer.h"
+#include "tests/support/temp_folder.h"
 
 namespace kvcache::test {
 
@@ -21,29 +22,13 @@ inline std::filesystem::path text_goldens() {
   return std::filesystem::path(KVCACHE_TEST_DATA_DIR) / "parity/goldens/text";
 }
 
-// An empty folder, removed with the object.
-class TemporaryFolder {
+class TemporaryFolder : public testing::TempFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvcache_text_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
   // Copies a file of the goldens under its own name.
   void copy(const std::string& golden) const {
     const auto source = text_goldens() / golden;
-    std::filesystem::copy_file(source, path_ / source.filename());
+    std::filesystem::copy_file(source, path() / source.filename());
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline nlohmann::json read_golden(const std::string& name) {
