@@ -14,6 +14,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "generate/arguments.h"
 #include "generate/cache_file.h"
@@ -24,6 +25,7 @@
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
+#include "kvcache/generation/text_streamer.h"
 #include "kvcache/io/read_text_file.h"
 #include "kvcache/io/safetensors.h"
 #include "kvcache/models/registry.h"
@@ -116,10 +118,13 @@ void run(const Arguments& arguments) {
   kvcache::Inputs inputs{.input_ids = batch.ids, .attention_mask = batch.mask};
   inputs.generator = kvcache::make_generator(arguments.seed.value_or(std::random_device{}()));
   if (report.tokenizer) inputs.text = kvcache::running_text(*report.tokenizer);
-  TextStreamer streamer(report.tokenizer, report.config);
+  kvcache::TextStreamer streamer(
+      shown_text(report.tokenizer), [](auto text) { std::cout << text << std::flush; },
+      report.config.eos_token_id.value_or(std::vector<std::int64_t>{}));
   const bool stream = rows == 1 && !arguments.json;
   if (stream) inputs.streamer = &streamer;
   kvcache::Output output = kvcache::generate(*model, inputs, report.config, loaded.get());
+  if (stream) std::cout << std::endl;
   if (loaded) output.cache = std::move(loaded);
   if (arguments.save_logits) {
     kvcache::save_safetensors(*arguments.save_logits, {{"logits", *output.logits}});

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+
+#include "kvcache/chat/tokenizer_text.h"
 
 namespace generate_program {
 namespace {
@@ -16,10 +18,6 @@ using kvcache::Output;
 using nlohmann::ordered_json;
 
 constexpr kvcache::DecodeOptions kDecode{.skip_special_tokens = true};
-
-std::vector<std::int64_t> end_tokens(const GenerationConfig& config) {
-  return config.eos_token_id.value_or(std::vector<std::int64_t>{});
-}
 
 std::vector<std::int64_t> row_of(const at::Tensor& sequences, std::int64_t row) {
   const at::Tensor ids = sequences.select(0, row).contiguous();
@@ -31,6 +29,13 @@ std::vector<std::int64_t> row_of(const at::Tensor& sequences, std::int64_t row) 
 double per_second(std::int64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
+
+// Ids as text.
+class Numbers final : public kvcache::RunningText {
+ public:
+  std::string push(std::int64_t id) override { return fmt::format("{} ", id); }
+  std::string finish() override { return {}; }
+};
 
 struct CacheFacts {
   std::string kind = "none";
@@ -54,26 +59,18 @@ std::string with_unit(std::int64_t bytes) {
 
 }  // namespace
 
-TextStreamer::TextStreamer(const MaybeTokenizer& tokenizer, const GenerationConfig& config)
-    : eos_token_id_(end_tokens(config)) {
-  if (tokenizer) decoder_.emplace(*tokenizer, kDecode);
+kvcache::MakeRunningText shown_text(const MaybeTokenizer& tokenizer) {
+  if (tokenizer) return kvcache::running_text(*tokenizer, kDecode);
+  return [] { return std::make_unique<Numbers>(); };
 }
-
-void TextStreamer::put(const at::Tensor& tokens) {
-  const auto id = tokens[0].item<std::int64_t>();
-  if (std::find(eos_token_id_.begin(), eos_token_id_.end(), id) != eos_token_id_.end()) return;
-  std::cout << (decoder_ ? decoder_->push(id) : fmt::format("{} ", id)) << std::flush;
-}
-
-void TextStreamer::end() { std::cout << (decoder_ ? decoder_->finish() : "") << std::endl; }
 
 std::vector<std::string> texts(const Report& report, const at::Tensor& sequences) {
-  const std::vector<std::int64_t> ends = end_tokens(report.config);
   std::vector<std::string> result;
   for (std::int64_t row = 0; row < sequences.size(0); ++row) {
     const std::vector<std::int64_t> ids = row_of(sequences, row);
     const auto first = ids.begin() + report.prompt_tokens;
-    const auto last = std::find_first_of(first, ids.end(), ends.begin(), ends.end());
+    const auto last =
+        std::find_if(first, ids.end(), [&](std::int64_t id) { return report.config.ends_at(id); });
     result.push_back(report.tokenizer ? report.tokenizer->decode(std::span(first, last), kDecode)
                                       : fmt::format("{}", fmt::join(first, last, " ")));
   }

@@ -9,26 +9,15 @@
 #include "kvcache/cache/cache.h"
 #include "kvcache/generation/generation_config.h"
 #include "kvcache/generation/output.h"
-#include "kvcache/generation/streamer.h"
-#include "kvcache/text/incremental_decoder.h"
+#include "kvcache/generation/running_text.h"
 #include "kvcache/text/tokenizer.h"
 
 namespace generate_program {
 
 using MaybeTokenizer = std::optional<kvcache::Tokenizer>;
 
-// Prints the one row's text to standard output as it becomes known; without a tokenizer, its ids.
-class TextStreamer final : public kvcache::Streamer {
- public:
-  TextStreamer(const MaybeTokenizer& tokenizer, const kvcache::GenerationConfig& config);
-
-  void put(const at::Tensor& tokens) override;
-  void end() override;
-
- private:
-  std::optional<kvcache::IncrementalDecoder> decoder_;
-  std::vector<std::int64_t> eos_token_id_;
-};
+// One row's text as it becomes known; without a tokenizer, its ids, each followed by a space.
+kvcache::MakeRunningText shown_text(const MaybeTokenizer& tokenizer);
 
 // How generation went, beside its output.
 struct Report {

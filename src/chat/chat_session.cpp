@@ -29,29 +29,6 @@ at::Tensor row_of(std::span<const std::int64_t> ids) {
   return at::tensor(at::ArrayRef<std::int64_t>(ids.data(), ids.size()), at::kLong).unsqueeze(0);
 }
 
-bool is_end(const GenerationConfig& config, std::int64_t id) {
-  if (!config.eos_token_id) return false;
-  return std::find(config.eos_token_id->begin(), config.eos_token_id->end(), id) !=
-         config.eos_token_id->end();
-}
-
-// The reply's text as it is made, without the tokens that end it.
-class ReplyStreamer final : public Streamer {
- public:
-  ReplyStreamer(const Tokenizer& tokenizer, const GenerationConfig& config,
-                const std::function<void(std::string_view)>& on_text)
-      : config_(config), text_(running_text(tokenizer, kDecode), on_text) {}
-
-  void put(const at::Tensor& tokens) override {
-    if (!is_end(config_, tokens.item<std::int64_t>())) text_.put(tokens);
-  }
-  void end() override { text_.end(); }
-
- private:
-  const GenerationConfig& config_;
-  TextStreamer text_;
-};
-
 void check_options(const ChatSessionOptions& options) {
   const GenerationConfig& config = options.generation;
   config.validate();
@@ -62,13 +39,6 @@ void check_options(const ChatSessionOptions& options) {
   check_value(!options.rendering.add_generation_prompt && !options.rendering.continue_final_message,
               "a chat session begins the assistant's turns itself; leave add_generation_prompt and "
               "continue_final_message out of its rendering");
-}
-
-// Whether some layers of a cache lose tokens or states as the text goes on.
-bool forgets(const LanguageModel& model) {
-  const std::vector<LayerSpec> layers = model.config().layer_specs();
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return layer.window > 0 || has_states(layer); });
 }
 
 }  // namespace
@@ -164,8 +134,11 @@ ChatReply ChatSession::answer(const Ids& prompt, const ChatReplyOptions& options
   mark(prompt);
   const std::chrono::duration<double> marking = std::chrono::steady_clock::now() - start;
 
-  std::optional<ReplyStreamer> streamer;
-  if (options.on_text) streamer.emplace(tokenizer_, options_.generation, options.on_text);
+  std::optional<TextStreamer> streamer;
+  if (options.on_text) {
+    streamer.emplace(running_text(tokenizer_, kDecode), options.on_text,
+                     options_.generation.eos_token_id.value_or(Ids{}));
+  }
   const Output output = generate(model_,
                                  {.input_ids = row_of(prompt),
                                   .generator = options.generator,
@@ -179,7 +152,7 @@ ChatReply ChatSession::answer(const Ids& prompt, const ChatReplyOptions& options
   const at::Tensor made = output.sequences[0].narrow(0, length, output.sequences.size(1) - length);
   reply.new_tokens = made.numel();
   std::span ids(made.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(made.numel()));
-  if (!ids.empty() && is_end(options_.generation, ids.back())) ids = ids.first(ids.size() - 1);
+  if (!ids.empty() && options_.generation.ends_at(ids.back())) ids = ids.first(ids.size() - 1);
   reply.text = tokenizer_.decode(ids, kDecode);
   return reply;
 }
@@ -206,7 +179,7 @@ ChatReply::Reuse ChatSession::go_back(const Ids& prompt) {
 }
 
 void ChatSession::mark(const Ids& prompt) {
-  if (!forgets(model_)) return;
+  if (!any_forgets(model_.config().layer_specs())) return;
   const std::span beginning = std::span(prompt).first(prompt.size() - 1);
   const auto seen = static_cast<std::size_t>(cache_->history().seen());
   if (seen < beginning.size()) {

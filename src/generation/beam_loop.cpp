@@ -35,7 +35,7 @@ BeamLoop::BeamLoop(const LanguageModel& model, const Inputs& inputs, const Gener
       prompt_(whole_text(prompt, cache)),
       text_(prompt_),
       feed_(model, prompt, cache, config.prefill_chunk_size),
-      cache_(cache, !counts_columns(model)),
+      cache_(cache, !any_forgets(model.config().layer_specs())),
       given_(prompt.given),
       first_column_(text_.length()),
       max_length_(max_length(config, text_.length(), model.config().max_position_embeddings)),

@@ -36,7 +36,7 @@ std::vector<std::int64_t> DraftModel::propose(const TokenRows& text, std::int64_
     const auto [confidence, best] = probabilities.max(-1);
     if (confidence.item<double>() < least_confidence_) break;
     draft.push_back(best.item<std::int64_t>());
-    if (ends(draft.back())) break;
+    if (config_.ends_at(draft.back())) break;
     ids = at::cat({ids, at::full({1, 1}, draft.back(), at::kLong)}, 1);
   }
   drafted_ = static_cast<std::int64_t>(draft.size());
@@ -68,11 +68,6 @@ at::Tensor DraftModel::scores_behind(const at::Tensor& ids) {
     input.input_ids = ids;
   }
   return model_.forward(input, &cache_).select(1, -1).select(0, 0).to(at::kCPU, at::kFloat);
-}
-
-bool DraftModel::ends(std::int64_t id) const {
-  const auto& eos = config_.eos_token_id;
-  return eos && std::find(eos->begin(), eos->end(), id) != eos->end();
 }
 
 }  // namespace kvcache::detail

@@ -23,7 +23,6 @@ class DraftModel final : public DraftSource {
 
   // Scores behind the last of ids [1, n], of which the cache holds the first ones; float32 [vocab].
   at::Tensor scores_behind(const at::Tensor& ids);
-  bool ends(std::int64_t id) const;
 
   const LanguageModel& model_;
   const GenerationConfig& config_;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "generation/padding.h"
 #include "generation/prompt.h"
 #include "generation/running_rows.h"
 #include "kvcache/cache/cache.h"
@@ -24,7 +23,7 @@ class Feed {
        std::optional<std::int64_t> most_at_once = std::nullopt)
       : model_(model),
         prompt_(prompt),
-        rows_(cache, prompt.rows(), counts_columns(model)),
+        rows_(cache, prompt.rows(), any_forgets(model.config().layer_specs())),
         most_at_once_(most_at_once) {}
 
   // Of the rows that are fed.

@@ -1,5 +1,7 @@
 #include "kvcache/generation/generation_config.h"
 
+#include <algorithm>
+
 #include "generation/config_checks.h"
 #include "generation/json_fields.h"
 #include "generation/not_built.h"
@@ -10,6 +12,11 @@ GenerationConfig GenerationConfig::over(const GenerationConfig& base) const {
   GenerationConfig merged = base;
   for (const auto& field : detail::supported_fields()) field.take(merged, *this);
   return merged;
+}
+
+bool GenerationConfig::ends_at(std::int64_t token) const {
+  return eos_token_id &&
+         std::find(eos_token_id->begin(), eos_token_id->end(), token) != eos_token_id->end();
 }
 
 void GenerationConfig::validate() const {

@@ -58,14 +58,8 @@ std::int64_t first_false(const at::Tensor& flags) {
   return where.numel() > 0 ? where[0].item<std::int64_t>() : flags.numel();
 }
 
-bool counts_columns(const LanguageModel& model) {
-  const std::vector<LayerSpec> layers = model.config().layer_specs();
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return layer.window > 0 || has_states(layer); });
-}
-
 void check_padding(const Prompt& prompt, const LanguageModel& model, const Cache& cache) {
-  if (!prompt.continuation || !counts_columns(model)) return;
+  if (!prompt.continuation || !any_forgets(model.config().layer_specs())) return;
   check_held_padding(prompt, cache);
   check_new_padding(prompt, cache);
 }
@@ -80,7 +74,7 @@ void move_padding_before(Prompt& prompt) {
 void move_padding_behind_prefix(Prompt& prompt, const LanguageModel& model, const Cache& cache) {
   if (prompt.continuation || !prompt.valid || cache.batch_size() != 1 || prompt.rows() == 1) return;
   const History& history = cache.history();
-  if (!history.known() || !history.all_valid() || counts_columns(model)) return;
+  if (!history.known() || !history.all_valid() || any_forgets(model.config().layer_specs())) return;
   const TokenRows rows{prompt.ids, prompt.valid};
   const std::int64_t common = common_tokens(rows, history.ids()[0].to(prompt.ids.device()));
   if (common == 0) return;

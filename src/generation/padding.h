@@ -14,13 +14,10 @@ namespace kvcache::detail {
 // Index of the first false of bool [n]; n if there is none.
 std::int64_t first_false(const at::Tensor& flags);
 
-// Whether the model has layers that padding between a row's tokens would do harm to: windows, which
-// count columns, so that pads would push tokens out that the row alone would still see, and states,
-// which would take them in.
-bool counts_columns(const LanguageModel& model);
-
-// Refuses to go on over such padding: in the cache, or before the new tokens of rows that one row
-// of a cache serves. Throws RuntimeError or ValueError.
+// Refuses to go on over padding between a row's tokens where layers forget: a window, which counts
+// columns, would lose tokens to it that the row alone would still see, and a state would take it
+// in. It may lie in the cache, or before the new tokens of rows that one row of a cache serves.
+// Throws RuntimeError or ValueError.
 void check_padding(const Prompt& prompt, const LanguageModel& model, const Cache& cache);
 
 // Moves padding between a row's tokens before them, where it does no harm to any layer.

@@ -5,8 +5,6 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-
 #include "generation/padding.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/core/errors.h"

@@ -44,9 +44,7 @@ void check_past(const at::Tensor& past, const at::Tensor& given, bool may_end_ea
 
 void check_padding(const Step& step, const std::optional<at::Tensor>& valid,
                    const std::vector<LayerSpec>& layers) {
-  const bool counts_columns = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& spec) {
-    return spec.window > 0 || has_states(spec);
-  });
+  const bool counts_columns = any_forgets(layers);
   if (step.past_valid() && step.history().known()) {
     check_past(step.history().valid().contiguous(), *step.past_valid(), !counts_columns);
   }

@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <ostream>
@@ -91,6 +92,13 @@ inline std::string described(const LayerSpec& spec) {
 inline bool has_states(const LayerSpec& spec) {
   return spec.type == kLinearAttention || spec.type == kConvolution || spec.type == kHybrid ||
          spec.type == kHybridSliding;
+}
+
+// Whether some layer loses tokens or states as the text goes on: those behind its window, which
+// counts padding too, or all but what a state has taken in.
+inline bool any_forgets(const std::vector<LayerSpec>& layers) {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerSpec& layer) { return layer.window > 0 || has_states(layer); });
 }
 
 }  // namespace kvcache

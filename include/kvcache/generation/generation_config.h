@@ -120,6 +120,9 @@ struct GenerationConfig {
   // This config, with `base`'s values where this one's are unset.
   GenerationConfig over(const GenerationConfig& base) const;
 
+  // Whether a row ends at this token: one of eos_token_id.
+  bool ends_at(std::int64_t token) const;
+
   // Throws ValueError naming the field, its value and what would be right.
   void validate() const;
 };

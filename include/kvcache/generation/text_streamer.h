@@ -3,12 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/running_text.h"
@@ -21,9 +23,11 @@ namespace kvcache {
 // one generate() after the other.
 class TextStreamer final : public Streamer {
  public:
-  // `put` gets text that is not empty. Throws ValueError for an empty function.
-  TextStreamer(MakeRunningText text, std::function<void(std::string_view text)> put)
-      : make_text_(std::move(text)), put_(std::move(put)) {
+  // `put` gets text that is not empty; `end_tokens` are no part of it. Throws ValueError for an
+  // empty function.
+  TextStreamer(MakeRunningText text, std::function<void(std::string_view text)> put,
+               std::vector<std::int64_t> end_tokens = {})
+      : make_text_(std::move(text)), put_(std::move(put)), end_tokens_(std::move(end_tokens)) {
     check_value(make_text_ != nullptr && put_ != nullptr,
                 "a TextStreamer needs a function that begins a text and one that takes it");
   }
@@ -32,8 +36,10 @@ class TextStreamer final : public Streamer {
   void put(const at::Tensor& tokens) override {
     check_value(tokens.numel() == 1, "a TextStreamer shows one row, but there are ", tokens.numel(),
                 "; use a CallbackStreamer for a batch");
+    const auto token = tokens.item<std::int64_t>();
+    if (std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end()) return;
     if (!text_) text_ = make_text_();
-    hand_on(text_->push(tokens.item<std::int64_t>()));
+    hand_on(text_->push(token));
   }
 
   void end() override {
@@ -47,6 +53,7 @@ class TextStreamer final : public Streamer {
 
   MakeRunningText make_text_;
   std::function<void(std::string_view)> put_;
+  std::vector<std::int64_t> end_tokens_;
   std::unique_ptr<RunningText> text_;  // null between texts
 };
 

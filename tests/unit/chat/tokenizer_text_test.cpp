@@ -71,6 +71,16 @@ TEST(TextStreamer, SkipsSpecialTokensWhereAsked) {
   EXPECT_EQ(all, "a");
 }
 
+TEST(TextStreamer, LeavesOutEndTokens) {
+  std::string all;
+  TextStreamer streamer(running_text(byte_tokenizer()),
+                        [&](std::string_view piece) { all += piece; }, {256, 'x'});
+  put(streamer, "axb");
+  streamer.put(at::full({1}, 256, at::kLong));
+  streamer.end();
+  EXPECT_EQ(all, "ab");
+}
+
 TEST(TextStreamer, RefusesABatchAndEmptyFunctions) {
   TextStreamer streamer(running_text(byte_tokenizer()), [](std::string_view) {});
   EXPECT_THAT(refusal<ValueError>([&] { streamer.put(at::ones({2}, at::kLong)); }),

@@ -218,6 +218,14 @@ TEST(GenerationConfig, RefusesTextThatIsNoObject) {
   EXPECT_THAT(json_refusal(R"({"top_k": 1, "top_k": 2})"), HasSubstr("top_k"));
 }
 
+TEST(GenerationConfig, SaysWhichTokensEndARow) {
+  const GenerationConfig config{.eos_token_id = {{2, 7}}};
+  EXPECT_TRUE(config.ends_at(2));
+  EXPECT_TRUE(config.ends_at(7));
+  EXPECT_FALSE(config.ends_at(3));
+  EXPECT_FALSE(GenerationConfig{}.ends_at(2));
+}
+
 class Folder : public ::testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
