@@ -48,6 +48,7 @@
 #include "kvcache/generation/output.h"
 #include "kvcache/generation/probability_warpers.h"
 #include "kvcache/generation/repetition_processors.h"
+#include "kvcache/generation/resilient_generate.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/running_text.h"
 #include "kvcache/generation/sampler.h"

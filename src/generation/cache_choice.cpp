@@ -62,16 +62,26 @@ std::string_view cache_kind(const GenerationConfig& config) {
   return kind == kKinds.end() ? std::string_view() : kind->second;
 }
 
-std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
-                                  const Prompt& prompt, std::int64_t longest, KeptCaches& kept) {
+CacheRoom room_for(const GenerationConfig& config, const Prompt& prompt, std::int64_t longest) {
   const std::int64_t held = longest - 1;  // the last token is never fed
-  if (cache_kind(config) == "static") {
-    const CacheRoom room{.rows = prompt.rows(),
-                         .tokens = std::max(held, config.max_cache_len.value_or(0)),
-                         .encoder_tokens = prompt.encoder ? prompt.encoder->input_ids.size(1) : 0};
-    return kept.take(room, [&] { return make_static_cache(model, room); });
-  }
-  return make_dynamic_cache(model, std::min(held, prompt.tokens() + kReservedNewTokens - 1));
+  const std::int64_t tokens = cache_kind(config) == "static"
+                                  ? std::max(held, config.max_cache_len.value_or(0))
+                                  : std::min(held, prompt.tokens() + kReservedNewTokens - 1);
+  return {.rows = prompt.rows(),
+          .tokens = tokens,
+          .encoder_tokens = prompt.encoder ? prompt.encoder->input_ids.size(1) : 0};
+}
+
+std::unique_ptr<Cache> new_cache(const GenerationConfig& config, const ModelConfig& model,
+                                 const CacheRoom& room) {
+  return cache_kind(config) == "static" ? make_static_cache(model, room)
+                                        : make_dynamic_cache(model, room.tokens);
+}
+
+std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
+                                  const CacheRoom& room, KeptCaches& kept) {
+  const auto make = [&] { return new_cache(config, model, room); };
+  return cache_kind(config) == "static" ? kept.take(room, make) : make();
 }
 
 }  // namespace kvcache::detail

@@ -17,9 +17,15 @@ namespace kvcache::detail {
 // says, also where it is one of the names that old checkpoints have; empty for any other one.
 std::string_view cache_kind(const GenerationConfig& config);
 
-// An empty cache for a prompt and a text of at most `longest` tokens. Of fixed size: one of `kept`
-// where that will do.
+// What the cache of a call is to have room for, whose text is at most `longest` tokens.
+CacheRoom room_for(const GenerationConfig& config, const Prompt& prompt, std::int64_t longest);
+
+// An empty cache, which has allocated nothing yet.
+std::unique_ptr<Cache> new_cache(const GenerationConfig& config, const ModelConfig& model,
+                                 const CacheRoom& room);
+
+// An empty cache. Of fixed size: one of `kept` where that will do.
 std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
-                                  const Prompt& prompt, std::int64_t longest, KeptCaches& kept);
+                                  const CacheRoom& room, KeptCaches& kept);
 
 }  // namespace kvcache::detail

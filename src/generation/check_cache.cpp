@@ -87,4 +87,18 @@ void check_cache(const GenerationConfig& config) {
               "set use_cache to true");
 }
 
+void check_call(const GenerationConfig& config, const Cache* past_key_values) {
+  config.validate();
+  if (past_key_values == nullptr) return;
+  check_value(config.use_cache.value_or(true),
+              "past_key_values was passed, but use_cache is false; drop one of them");
+  check_value(
+      !config.cache_implementation,
+      "past_key_values was passed together with "
+      "cache_implementation = \"",
+      config.cache_implementation.value_or(""),
+      "\", which asks for a new cache; drop one of them (a checkpoint's own config may have "
+      "set it)");
+}
+
 }  // namespace kvcache::detail

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "kvcache/cache/cache.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/generation_config.h"
 
@@ -19,6 +20,9 @@ void check_drafts(const GenerationConfig& config);
 void check_processors(const GenerationConfig& config);
 void check_cache(const GenerationConfig& config);
 void check_special_tokens(const GenerationConfig& config);
+
+// All of them, and that a cache which was passed in (null: none) is what the config asks for.
+void check_call(const GenerationConfig& config, const Cache* past_key_values);
 
 inline void check_at_least(const char* name, const std::optional<std::int64_t>& value,
                            std::int64_t smallest) {

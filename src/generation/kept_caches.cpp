@@ -53,4 +53,6 @@ std::shared_ptr<Cache> KeptCaches::take(const CacheRoom& room,
   return taken;
 }
 
+void KeptCaches::release() { std::erase_if(caches_, is_free); }
+
 }  // namespace kvcache::detail

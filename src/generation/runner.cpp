@@ -10,35 +10,19 @@
 #include "generation/configured.h"
 #include "generation/prompt.h"
 #include "generation/token_loop.h"
-#include "kvcache/core/errors.h"
 
 namespace kvcache {
-namespace {
-
-void check_passed_cache(const GenerationConfig& config) {
-  check_value(config.use_cache.value_or(true),
-              "past_key_values was passed, but use_cache is false; drop one of them");
-  check_value(
-      !config.cache_implementation,
-      "past_key_values was passed together with "
-      "cache_implementation = \"",
-      config.cache_implementation.value_or(""),
-      "\", which asks for a new cache; drop one of them (a checkpoint's own config may have "
-      "set it)");
-}
-
-}  // namespace
 
 Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
                         Cache* past_key_values) {
-  config.validate();
-  if (past_key_values != nullptr) check_passed_cache(config);
+  detail::check_call(config, past_key_values);
   const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
   std::shared_ptr<Cache> made;
   if (config.use_cache.value_or(true) && past_key_values == nullptr) {
     const std::int64_t longest =
         detail::max_length(config, prompt.tokens(), model_.config().max_position_embeddings);
-    made = detail::make_cache(config, model_.config(), prompt, longest, kept_);
+    made = detail::make_cache(config, model_.config(), detail::room_for(config, prompt, longest),
+                              kept_);
     past_key_values = made.get();
   }
   Output output = config.num_beams.value_or(1) > 1

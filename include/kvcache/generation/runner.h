@@ -88,6 +88,11 @@ class Runner {
   Output generate(const Inputs& inputs, const GenerationConfig& config = {},
                   Cache* past_key_values = nullptr);
 
+  const LanguageModel& model() const { return model_; }
+
+  // Lets go of the static caches that it keeps and no caller holds, and of their memory.
+  void release_caches() { kept_.release(); }
+
  private:
   const LanguageModel& model_;
   detail::KeptCaches kept_;

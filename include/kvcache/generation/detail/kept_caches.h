@@ -24,6 +24,9 @@ class KeptCaches {
   std::shared_ptr<Cache> take(const CacheRoom& room,
                               const std::function<std::unique_ptr<Cache>()>& make);
 
+  // Drops those that nobody else holds.
+  void release();
+
  private:
   // Two, so that a caller who holds the last answer while the next one is made allocates no third.
   static constexpr std::size_t kMost = 2;
