@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/cli/program.h"
+#include "tests/support/char_tokenizer.h"
 
 namespace kvcache::testing {
 namespace {
@@ -27,8 +28,9 @@ class Examples : public ProgramTest {
 
 TEST_F(Examples, TheGuideShowsThem) {
   const std::string guide = read_whole(kTests.parent_path() / "docs/guide.md");
-  for (const char* name : {"static_cache", "encoder_decoder", "mamba", "chat", "crop_rollback",
-                           "prefix_cache", "assisted"}) {
+  for (const char* name : {"static_cache", "cpu_tensors", "resilient", "encoder_decoder", "mamba",
+                           "iterative_generation", "chat", "crop_rollback", "prefix_cache",
+                           "assisted", "custom_layer", "custom_model"}) {
     const std::string program =
         read_whole(kTests.parent_path() / "examples" / (std::string(name) + ".cpp"));
     const std::string shown = program.substr(program.find("#include"));
@@ -68,6 +70,24 @@ TEST_F(Examples, StaticCacheKeepsItsSize) {
   EXPECT_THAT(out, HasSubstr("made: static\n"));
 }
 
+TEST_F(Examples, CpuTensorsStayThere) {
+  EXPECT_EQ(output("cpu_tensors", {"checkpoints/llama"}),
+            "model on cpu, text of 10 tokens on cpu\ninputs on cpu, text on cpu, the same\n");
+}
+
+TEST_F(Examples, ResilientFallsBack) {
+  const std::string out = output("resilient", {"checkpoints/llama"});
+  EXPECT_THAT(out, HasSubstr("static: there is no memory for a buffer of more than"));
+  EXPECT_THAT(out, HasSubstr("dynamic: made the text\n"));
+  const std::string last = out.substr(out.rfind("text\n") + 5);
+  std::istringstream words(last);
+  std::int64_t planned = 0, taken = 0;
+  std::string word;
+  words >> planned >> word >> word >> taken;
+  EXPECT_GT(planned, 0) << out;
+  EXPECT_EQ(taken, planned) << out;
+}
+
 TEST_F(Examples, EncoderDecoderHoldsTheEncodersKeys) {
   EXPECT_EQ(output("encoder_decoder", {"seq2seq_checkpoints/t5"}),
             "6 tokens of the decoder, 6 of the encoder, held\n");
@@ -93,6 +113,48 @@ TEST_F(Examples, AssistedMakesTheSameText) {
     EXPECT_EQ(output("assisted", {model, "checkpoints/mistral"}),
               "prompt lookup: same text\nassisted: same text\n");
   }
+}
+
+// A conversation with a tiny checkpoint that was given a tokenizer and a template: what a turn
+// computes is what the turns before left uncomputed.
+TEST_F(Examples, IterativeGenerationGoesOn) {
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(kTests / "parity/checkpoints/llama" / file, folder_ / file);
+  }
+  write("tokenizer.json", char_tokenizer_json());
+  write("tokenizer_config.json",
+        R"({"chat_template": "<s>{% for m in messages %}<u>{{ m.content }}<e>{% endfor %}<a>"})");
+  const ProgramResult result = run_program(KVCACHE_EXAMPLES_DIR "/iterative_generation",
+                                           {folder_.string(), "Hello", "and then", "bye"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  std::vector<std::pair<int, int>> computed;  // of a prompt's tokens
+  for (std::size_t at = 0; (at = result.out.find("\n[", at)) != std::string::npos; at += 2) {
+    std::istringstream words(result.out.substr(at + 2));
+    std::string of;
+    computed.emplace_back();
+    words >> computed.back().first >> of >> computed.back().second;
+  }
+  ASSERT_EQ(computed.size(), 3U) << result.out;
+  EXPECT_EQ(computed[0], std::pair(9, 9));  // <s> <u> H e l l o <e> <a>
+  for (const std::size_t turn : {1U, 2U}) {
+    EXPECT_GT(computed[turn].second, computed[turn - 1].second) << result.out;
+    EXPECT_LT(computed[turn].first, computed[turn].second) << result.out;
+  }
+}
+
+TEST_F(Examples, CustomLayerCountsWhatCameIn) {
+  const std::string out = output("custom_layer", {"checkpoints/llama"});
+  std::istringstream words(out);
+  std::string word;
+  int held = 0, fed = 0;
+  words >> held >> word >> word >> fed;
+  EXPECT_EQ(held, 23) << out;
+  EXPECT_GT(fed, 23) << out;
+}
+
+TEST_F(Examples, CustomModelGoesOnFromItsCache) {
+  EXPECT_EQ(output("custom_model", {}),
+            "3 1 4 5 9 2 6 3 1 4 5 9 2 6 3 1 4 \ncache dynamic of 16 tokens\n");
 }
 
 }  // namespace

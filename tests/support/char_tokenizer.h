@@ -13,7 +13,8 @@ namespace kvcache::testing {
 inline constexpr std::string_view kCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.!?<>/ ";
 
-inline Tokenizer char_tokenizer() {
+// Its tokenizer.json.
+inline std::string char_tokenizer_json() {
   nlohmann::json vocab = nlohmann::json::object();
   std::int64_t next = 0;
   for (const char c : kCharacters) vocab[c == ' ' ? "\u0120" : std::string(1, c)] = next++;
@@ -30,7 +31,9 @@ inline Tokenizer char_tokenizer() {
                                {"decoder", level},
                                {"added_tokens", added},
                                {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"t h"}}}}};
-  return Tokenizer::from_json(root.dump());
+  return root.dump();
 }
+
+inline Tokenizer char_tokenizer() { return Tokenizer::from_json(char_tokenizer_json()); }
 
 }  // namespace kvcache::testing

@@ -202,7 +202,7 @@ TEST(SentencePiece, MutatedModelsNeverDoHarm) {
         bytes[random() % bytes.size()] = static_cast<char>(random());
       }
       const TemporaryFolder folder;
-      folder.write(std::filesystem::path(name).filename(), bytes);
+      folder.write(std::filesystem::path(name).filename().string(), bytes);
       try {
         const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
         tokenizer.decode(
