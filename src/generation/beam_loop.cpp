@@ -38,7 +38,7 @@ BeamLoop::BeamLoop(const LanguageModel& model, const Inputs& inputs, const Gener
       cache_(cache, !any_forgets(model.config().layer_specs())),
       given_(prompt.given),
       first_column_(text_.length()),
-      max_length_(max_length(config, text_.length(), model.config().max_position_embeddings)),
+      max_length_(prompt.longest + prompt.tokens() - prompt.given.size(1)),
       beams_(*config.num_beams),
       returned_(config.num_return_sequences.value_or(1)),
       pad_token_id_(

@@ -1,14 +1,20 @@
 #include "generation/padding.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
 namespace {
+
+constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 // Index of the first row of bool [rows, columns] with a false after a true; the number of rows if
 // there is none.
@@ -69,6 +75,39 @@ void move_padding_before(Prompt& prompt) {
   const at::Tensor aligned = TokenRows{prompt.ids, prompt.valid}.right_aligned();
   prompt.valid = aligned.ge(0);
   prompt.ids = aligned.clamp_min(0);
+}
+
+void go_on_from_rows(Prompt& prompt, const LanguageModel& model, const Cache& cache) {
+  const History& history = cache.history();
+  if (prompt.continuation || history.batch() != prompt.rows() || !history.known()) return;
+  if (!prompt.valid && history.all_valid()) return;
+  const TokenRows rows{prompt.ids, prompt.valid},
+      held{history.ids().to(prompt.ids.device()), history.valid().to(prompt.ids.device())};
+  std::vector<at::Tensor> rest;  // of each row, behind what the cache holds of it
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < prompt.rows(); ++i) {
+    const at::Tensor row = rows.row(i), own = held.row(i);
+    const std::int64_t more = row.size(0) - own.size(0);
+    if (more <= 0 || !row.narrow(0, 0, own.size(0)).equal(own)) return;
+    rest.push_back(row.narrow(0, own.size(0), more));
+    longest = std::max(longest, more);
+  }
+  const bool even = std::all_of(rest.begin(), rest.end(),
+                                [&](const at::Tensor& row) { return row.size(0) == longest; });
+  if (!even && any_forgets(model.config().layer_specs())) return;
+  const std::int64_t columns = held.length() + longest, added = columns - prompt.tokens();
+  if (added > prompt.tokens() || prompt.longest + added - 1 > cache.capacity().value_or(kNoBound)) {
+    return;
+  }
+  at::Tensor ids = at::zeros({prompt.rows(), longest}, rows.ids.options());
+  at::Tensor valid = at::zeros({prompt.rows(), longest}, held.valid->options());
+  for (std::int64_t i = 0; i < prompt.rows(); ++i) {
+    const at::Tensor& row = rest[static_cast<std::size_t>(i)];
+    ids[i].narrow(0, longest - row.size(0), row.size(0)).copy_(row);
+    valid[i].narrow(0, longest - row.size(0), row.size(0)).fill_(true);
+  }
+  prompt.ids = at::cat({held.ids, ids}, 1);
+  prompt.valid = at::cat({*held.valid, valid}, 1);
 }
 
 void move_padding_behind_prefix(Prompt& prompt, const LanguageModel& model, const Cache& cache) {

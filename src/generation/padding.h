@@ -23,6 +23,11 @@ void check_padding(const Prompt& prompt, const LanguageModel& model, const Cache
 // Moves padding between a row's tokens before them, where it does no harm to any layer.
 void move_padding_before(Prompt& prompt);
 
+// Rows of which the cache holds the first tokens, in whatever columns: puts them into these
+// columns, so that they are found there, and the rest behind. Padding comes between the two where
+// rests are of different lengths; where it would do harm, or the cache lacks room, nothing changes.
+void go_on_from_rows(Prompt& prompt, const LanguageModel& model, const Cache& cache);
+
 // Rows of different lengths over a cache of one row: padding goes behind the tokens that the cache
 // holds for all of them, where the model's layers allow it.
 void move_padding_behind_prefix(Prompt& prompt, const LanguageModel& model, const Cache& cache);

@@ -5,6 +5,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "generation/configured.h"
 #include "generation/padding.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/core/errors.h"
@@ -169,11 +170,14 @@ Prompt make_prompt(const Inputs& inputs, const GenerationConfig& config, const L
     if (prompt.valid) prompt.valid = prompt.valid->repeat_interleave(copies, 0);
   }
   prompt.given = prompt.ids;
+  prompt.longest = max_length(config, prompt.tokens() + (prompt.continuation ? cached : 0),
+                              model.config().max_position_embeddings);
   if (!prompt.continuation) move_padding_before(prompt);
   if (cache != nullptr) {
     cache->check_fits(model.config().layer_specs(), model.dtype());
     check_cache(prompt, *cache, beams);
     check_padding(prompt, model, *cache);
+    go_on_from_rows(prompt, model, *cache);
     move_padding_behind_prefix(prompt, model, *cache);
   }
   prompt.ids = prompt.ids.contiguous();

@@ -15,7 +15,8 @@ struct Prompt {
   // int64 [rows, tokens], contiguous, on the inputs' device. Padding lies where it does no harm:
   // before a row's tokens, or behind those that a cache of one row holds for all rows.
   at::Tensor ids;
-  at::Tensor given = {};  // the same as the caller gave them
+  at::Tensor given = {};     // the same as the caller gave them
+  std::int64_t longest = 0;  // columns that the text may come to, in those of `given`
   // bool [rows, tokens], or [rows, cached + tokens] as the caller gave it; absent: no padding.
   std::optional<at::Tensor> valid = {};
   bool continuation = false;  // ids follow after the tokens of a cache that holds some

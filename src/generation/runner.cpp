@@ -7,7 +7,6 @@
 #include "generation/beam_loop.h"
 #include "generation/cache_choice.h"
 #include "generation/config_checks.h"
-#include "generation/configured.h"
 #include "generation/prompt.h"
 #include "generation/token_loop.h"
 
@@ -19,10 +18,8 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
   const detail::Prompt prompt = detail::make_prompt(inputs, config, model_, past_key_values);
   std::shared_ptr<Cache> made;
   if (config.use_cache.value_or(true) && past_key_values == nullptr) {
-    const std::int64_t longest =
-        detail::max_length(config, prompt.tokens(), model_.config().max_position_embeddings);
-    made = detail::make_cache(config, model_.config(), detail::room_for(config, prompt, longest),
-                              kept_);
+    made = detail::make_cache(config, model_.config(),
+                              detail::room_for(config, prompt, prompt.longest), kept_);
     past_key_values = made.get();
   }
   Output output = config.num_beams.value_or(1) > 1

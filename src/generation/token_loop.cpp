@@ -22,7 +22,7 @@ TokenLoop::TokenLoop(const LanguageModel& model, const Inputs& inputs,
       given_(prompt.given),
       first_column_(text_.length()) {
   const TokenRows text = text_.text();
-  max_length_ = max_length(config, text.length(), model.config().max_position_embeddings);
+  max_length_ = prompt.longest + prompt.tokens() - prompt.given.size(1);
   if (cache != nullptr) check_capacity(*cache, max_length_);
   pad_token_id_ = pad_token_id(config, inputs, prompt.rows(), model.config().vocab_size);
   processors_ = logits_processors(config, inputs.logits_processors,

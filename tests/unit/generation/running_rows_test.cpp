@@ -94,8 +94,7 @@ TEST_P(RowsThatEnded, F30TheNextTurnAsAContinuation) {
   expect_next(next.sequences.narrow(1, 3, 5));
 }
 
-// Padded to the columns that the cache has, they need only new tokens; to any others they are
-// computed again.
+// However far they are padded, they need only new tokens.
 TEST_P(RowsThatEnded, F30TheNextTurnAsWholeTextsPaddedOnTheLeft) {
   for (const std::size_t columns : {17U, 13U}) {
     const auto cache = new_cache();
@@ -103,8 +102,59 @@ TEST_P(RowsThatEnded, F30TheNextTurnAsWholeTextsPaddedOnTheLeft) {
     const Padded turn = padded(with_more(texts()), columns);
     const Output next = generate(model(), {.input_ids = turn.ids, .attention_mask = turn.mask},
                                  {.max_new_tokens = 5, .pad_token_id = kPad}, cache.get());
-    EXPECT_EQ(next.timings.prefill_tokens, columns == 17 ? 3 * 3 : 3 * 13);
+    EXPECT_EQ(next.timings.prefill_tokens, 3 * 3);
+    EXPECT_TRUE(next.sequences.narrow(1, 0, turn.ids.size(1)).equal(turn.ids));
     expect_next(next.sequences.narrow(1, turn.ids.size(1), 5));
+  }
+}
+
+// What follows may have different lengths, where the layers leave padding out.
+TEST_P(RowsThatEnded, F30TheNextTurnOfDifferentLengths) {
+  const auto cache = new_cache();
+  first_turn(cache.get());
+  Rows rows = texts();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].insert(rows[i].end(), i + 1, 30 + static_cast<std::int64_t>(i));
+  }
+  const Padded turn = padded(rows);
+  const Output next =
+      generate(model(), {.input_ids = turn.ids, .attention_mask = turn.mask},
+               {.max_length = turn.ids.size(1) + 5, .pad_token_id = kPad}, cache.get());
+  const bool full = GetParam().model == std::string("llama");
+  EXPECT_EQ(next.timings.prefill_tokens, full ? 3 * 4 : turn.ids.numel());
+  ASSERT_EQ(next.sequences.size(1), turn.ids.size(1) + 5);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(
+        numbers_of(next.sequences[static_cast<std::int64_t>(i)].narrow(0, turn.ids.size(1), 5)),
+        alone(model(), rows[i], 5))
+        << "row " << i;
+  }
+}
+
+// Without room for the columns of the cache beside what is new, the text is computed again.
+TEST(RowsThatEndedInAFixedCache, F30TheNextTurnNeedsNoMoreRoomThanItSays) {
+  const CausalLM& model = model_named("llama");
+  StaticCache cache(model.config(), {.max_cache_len = 17});
+  const Padded batch = padded(kPrompts);
+  generate(model,
+           {.input_ids = batch.ids,
+            .attention_mask = batch.mask,
+            .stopping_criteria = {std::make_shared<EndAfter>(kEnds)}},
+           {.max_new_tokens = 6, .pad_token_id = kPad}, &cache);
+  Rows rows = kPrompts;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Numbers made = alone(model, kPrompts[i], kEnds[i]);
+    rows[i].insert(rows[i].end(), made.begin(), made.end());
+    rows[i].push_back(30);
+  }
+  const Padded turn = padded(rows);  // 12 columns, in the cache's 16
+  const Output next = generate(model, {.input_ids = turn.ids, .attention_mask = turn.mask},
+                               {.max_new_tokens = 5, .pad_token_id = kPad}, &cache);
+  EXPECT_EQ(next.timings.prefill_tokens, turn.ids.numel());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(
+        numbers_of(next.sequences[static_cast<std::int64_t>(i)].narrow(0, turn.ids.size(1), 5)),
+        alone(model, rows[i], 5));
   }
 }
 
