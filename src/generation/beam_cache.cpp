@@ -42,6 +42,7 @@ void BeamCache::undo() noexcept {
 
 // One row of a growing cache is then held once for all.
 void BeamCache::repeat(std::int64_t times) {
+  if (times == 1) return;
   if (cache_->batch_size() == 1) return cache_->expand(times);
   cache_->batch_repeat_interleave(times);
 }

@@ -1,0 +1,325 @@
+// Beam search over every kind of cache: the same texts as without one, and afterwards a cache that
+// holds them and can be gone on with.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/cache/static_cache.h"
+#include "kvcache/generation/runner.h"
+#include "kvcache/generation/sampler.h"
+#include "tests/support/checkpoints.h"
+#include "tests/support/refusal.h"
+#include "tests/support/sweep.h"
+#include "tests/support/tensors.h"
+
+namespace kvcache {
+namespace {
+
+using testing::checkpoint;
+using ::testing::HasSubstr;
+using testing::ids_tensor;
+using testing::refusal;
+
+const LanguageModel& model_of(const std::string& name) {
+  return name == "t5" ? testing::seq2seq_checkpoint(name) : checkpoint(name);
+}
+
+struct Kind {
+  std::string model;
+  std::string cache;
+
+  friend std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+    return out << kind.model << "_" << kind.cache;
+  }
+};
+
+std::unique_ptr<Cache> make_cache(const Kind& kind) {
+  const ModelConfig& config = model_of(kind.model).config();
+  const std::vector<LayerSpec> layers = config.layer_specs();
+  const StaticCacheOptions room{.max_cache_len = 64};
+  if (kind.model == "t5" && kind.cache == "static") {
+    return std::make_unique<EncoderDecoderCache>(StaticCache(layers, room),
+                                                 StaticCache(cross_attention_layers(layers), room));
+  }
+  if (kind.model == "t5") return std::make_unique<EncoderDecoderCache>(config);
+  if (kind.cache == "static") return std::make_unique<StaticCache>(layers, room);
+  return std::make_unique<DynamicCache>(layers);
+}
+
+at::Tensor random_ids(std::int64_t rows, std::int64_t tokens, std::uint64_t seed) {
+  return at::randint(3, 64, {rows, tokens}, at::make_generator<at::CPUGeneratorImpl>(seed),
+                     at::kLong);
+}
+
+at::Tensor all_but_last(const at::Tensor& ids) { return ids.narrow(1, 0, ids.size(1) - 1); }
+
+class BeamCaches : public ::testing::TestWithParam<Kind> {
+ protected:
+  const LanguageModel& model() const { return model_of(GetParam().model); }
+
+  Output run(const Inputs& inputs, GenerationConfig config, Cache* cache) const {
+    config.use_cache = cache != nullptr;
+    return generate(model(), inputs, config, cache);
+  }
+
+  // The texts of an uncached run, and a cache that holds them but their last tokens and goes on as
+  // one that was made of them.
+  void expect_held(const Inputs& inputs, const GenerationConfig& config) const {
+    SCOPED_TRACE(c10::str(inputs.input_ids.sizes(), ", ", *config.max_new_tokens, " new tokens, ",
+                          *config.num_beams, " beams"));
+    const auto cache = make_cache(GetParam());
+    const Output plain = run(inputs, config, nullptr);
+    const Output cached = run(inputs, config, cache.get());
+    ASSERT_TRUE(cached.sequences.equal(plain.sequences)) << cached.sequences << plain.sequences;
+    EXPECT_LT(testing::difference(*cached.sequences_scores, *plain.sequences_scores), 1e-4);
+    EXPECT_EQ(cache->batch_size(), cached.sequences.size(0));
+    EXPECT_EQ(cache->get_seq_length(), cached.sequences.size(1) - 1);
+    EXPECT_TRUE(cache->history().ids().equal(all_but_last(cached.sequences)));
+    if (!cache->history().all_valid()) return;
+    const std::int64_t each = config.num_return_sequences.value_or(1);
+    Inputs more{.input_ids = cached.sequences};
+    if (model().is_encoder_decoder()) {
+      more = {.input_ids = inputs.input_ids.repeat_interleave(each, 0),
+              .decoder_input_ids = cached.sequences};
+    }
+    const GenerationConfig greedy{.max_new_tokens = 3};
+    const at::Tensor expected = generate(model(), more, greedy).sequences;
+    EXPECT_TRUE(generate(model(), more, greedy, cache.get()).sequences.equal(expected));
+  }
+};
+
+TEST_P(BeamCaches, F28F43CachedEqualsUncachedAndTheCacheGoesOn) {
+  const std::int64_t stride = testing::sweep_count(5, 1);
+  for (std::int64_t tokens = 1; tokens <= 24; tokens += stride) {
+    const std::int64_t beams = 2 + tokens % 4;
+    GenerationConfig config{
+        .max_new_tokens = tokens, .num_beams = beams, .num_return_sequences = 1 + tokens % 2};
+    const auto seed = static_cast<std::uint64_t>(tokens);
+    expect_held({.input_ids = random_ids(1, 1 + tokens % 9, seed)}, config);
+    config.prefill_chunk_size = 2;
+    config.use_cache = true;
+    const auto cache = make_cache(GetParam());
+    const Inputs inputs{.input_ids = random_ids(2, 5, seed)};
+    const at::Tensor in_pieces = generate(model(), inputs, config, cache.get()).sequences;
+    config.prefill_chunk_size.reset();
+    EXPECT_TRUE(in_pieces.equal(run(inputs, config, nullptr).sequences));
+    expect_held(inputs, config);
+  }
+}
+
+// Texts that end at different lengths, of which the shorter ones are followed by padding.
+TEST_P(BeamCaches, F28TextsOfDifferentLengthsAreHeldWithPadding) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const Inputs inputs{.input_ids = random_ids(1, 7, seed)};
+    GenerationConfig config{.max_new_tokens = 12,
+                            .num_beams = 4,
+                            .length_penalty = 0,
+                            .num_return_sequences = 3,
+                            .pad_token_id = 0};
+    const at::Tensor free = run(inputs, config, nullptr).sequences;
+    const std::int64_t begin = free.size(1) - 12;
+    config.eos_token_id = {
+        {free[0][begin + 4].item<std::int64_t>(), free[1][begin + 6].item<std::int64_t>()}};
+    for (const EarlyStopping stop : {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
+      config.early_stopping = stop;
+      expect_held(inputs, config);
+    }
+  }
+}
+
+TEST_P(BeamCaches, F41RowsOfAPaddedBatchAreTheirSoloRuns) {
+  const at::Tensor a = random_ids(1, 9, 4), b = random_ids(1, 3, 5);
+  const bool right = model().is_encoder_decoder();
+  const at::Tensor pads = at::zeros({1, 6}, at::kLong), ones = at::ones({1, 3}, at::kLong);
+  const Inputs both{
+      .input_ids = at::cat({a, right ? at::cat({b, pads}, 1) : at::cat({pads, b}, 1)}),
+      .attention_mask = at::cat({at::ones({1, 9}, at::kLong),
+                                 right ? at::cat({ones, pads}, 1) : at::cat({pads, ones}, 1)})};
+  const at::Tensor free =
+      run({.input_ids = a}, {.max_new_tokens = 10, .num_beams = 3}, nullptr).sequences;
+  for (const double penalty : {-2.0, 0.0, 1.0, 3.0}) {
+    for (const EarlyStopping stop : {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
+      const GenerationConfig config{
+          .max_new_tokens = 10,
+          .num_beams = 3,
+          .early_stopping = stop,
+          .length_penalty = penalty,
+          .num_return_sequences = 2,
+          .eos_token_id = {{free[0][free.size(1) - 6].item<std::int64_t>(), 17}},
+          .pad_token_id = 0};
+      const auto cache = make_cache(GetParam());
+      const Output output = run(both, config, cache.get());
+      for (const auto& [alone, first] : {std::pair{a, 0L}, std::pair{b, 2L}}) {
+        const Output solo = run({.input_ids = alone}, config, nullptr);
+        const std::int64_t begin = right ? 1 : alone.size(1), end = solo.sequences.size(1);
+        const at::Tensor expected = solo.sequences.narrow(1, begin, end - begin);
+        const at::Tensor made =
+            output.sequences.narrow(0, first, 2).narrow(1, right ? 1 : 9, end - begin);
+        EXPECT_TRUE(made.equal(expected)) << made << expected;
+        // In float32, that is: a penalty of -2 makes them hundreds.
+        const at::Tensor scale = solo.sequences_scores->abs().clamp_min(1);
+        EXPECT_LT(testing::difference(output.sequences_scores->narrow(0, first, 2).div(scale),
+                                      solo.sequences_scores->div(scale)),
+                  1e-4);
+      }
+    }
+  }
+}
+
+// What throws leaves the cache with the prompt, not with beams.
+TEST_P(BeamCaches, AFailureLeavesThePrompt) {
+  class Fails final : public LogitsProcessor {
+   public:
+    at::Tensor process(const TokenRows&, const at::Tensor& scores) override {
+      if (++calls_ == 6) throw std::runtime_error("a processor failed");
+      return scores;
+    }
+
+   private:
+    int calls_ = 0;
+  };
+  const Inputs inputs{.input_ids = random_ids(2, 5, 3),
+                      .logits_processors = {std::make_shared<Fails>()}};
+  const GenerationConfig config{.max_new_tokens = 12, .num_beams = 3};
+  const auto cache = make_cache(GetParam());
+  EXPECT_THROW(run(inputs, config, cache.get()), std::runtime_error);
+  EXPECT_EQ(cache->batch_size(), 2);
+  EXPECT_EQ(cache->get_seq_length(), model().is_encoder_decoder() ? 1 : 5);
+  const Inputs again{.input_ids = inputs.input_ids};
+  EXPECT_TRUE(
+      run(again, config, cache.get()).sequences.equal(run(again, config, nullptr).sequences));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, BeamCaches,
+    ::testing::Values(Kind{"llama", "dynamic"}, Kind{"llama", "static"}, Kind{"mistral", "dynamic"},
+                      Kind{"mistral", "static"}, Kind{"gemma3_text", "dynamic"},
+                      Kind{"gemma3_text", "static"}, Kind{"llama4_text", "dynamic"},
+                      Kind{"phi3_longrope", "dynamic"}, Kind{"lfm2", "dynamic"},
+                      Kind{"lfm2", "static"}, Kind{"mamba2", "dynamic"}, Kind{"jamba", "dynamic"},
+                      Kind{"qwen3_next", "dynamic"}, Kind{"t5", "dynamic"}, Kind{"t5", "static"}),
+    ::testing::PrintToStringParamName());
+
+// Counts what goes through a model.
+class Counted final : public LanguageModel {
+ public:
+  struct Pass {
+    std::int64_t rows, tokens;
+    bool encoder;
+    std::int64_t bytes;  // held before
+  };
+
+  explicit Counted(const LanguageModel& model)
+      : LanguageModel(model.config(), model.dtype(), model.device()), model_(model) {}
+
+  bool needs_whole_text(const ForwardInput& input, Cache& cache) const override {
+    return model_.needs_whole_text(input, cache);
+  }
+
+  mutable std::vector<Pass> passes;
+
+ private:
+  at::Tensor run(const ForwardInput& input, Cache* cache) const override {
+    passes.push_back({input.input_ids.size(0), input.input_ids.size(1), input.encoder.has_value(),
+                      cache == nullptr ? 0 : cache->nbytes()});
+    return model_.forward(input, cache);
+  }
+  at::Tensor head(const at::Tensor&) const override { throw std::logic_error("not used"); }
+
+  const LanguageModel& model_;
+};
+
+TEST(BeamCost, F43ThePromptIsComputedAndHeldOnce) {
+  const Counted model(checkpoint("llama"));
+  const std::int64_t token_bytes = 3 * 2 * 2 * 8 * 4;  // layers, keys and values, heads, floats
+  generate(model, {.input_ids = random_ids(1, 40, 1)}, {.max_new_tokens = 9, .num_beams = 4});
+  ASSERT_EQ(model.passes.size(), 9U);
+  EXPECT_EQ(model.passes[0].rows, 1);
+  EXPECT_EQ(model.passes[0].tokens, 40);
+  for (std::size_t i = 1; i < model.passes.size(); ++i) {
+    EXPECT_EQ(model.passes[i].rows, 4);
+    EXPECT_EQ(model.passes[i].tokens, 1);
+    EXPECT_EQ(model.passes[i].bytes, (40 + 4 * (std::int64_t(i) - 1)) * token_bytes);
+  }
+}
+
+// Texts that stop at their last beams cost no pass more; those that ended before are fed again, in
+// one pass, and never the prompt.
+TEST(BeamCost, F28ThePromptIsNotComputedAgain) {
+  for (const char* name : {"llama", "mistral", "lfm2"}) {
+    const Counted model(checkpoint(name));
+    const Inputs inputs{.input_ids = random_ids(1, 20, 2)};
+    GenerationConfig config{.max_new_tokens = 10, .num_beams = 3, .num_return_sequences = 2};
+    const at::Tensor free = generate(model, inputs, config).sequences;
+    EXPECT_EQ(model.passes.size(), 10U) << name;
+    config.eos_token_id = {{free[0][25].item<std::int64_t>()}};
+    config.length_penalty = 0;
+    model.passes.clear();
+    const Output output = generate(model, inputs, config);
+    std::int64_t computed = 0;
+    for (const Counted::Pass& pass : model.passes) computed += pass.tokens;
+    const std::int64_t steps = 9, fed_again = output.sequences.size(1) - 20 - 1;
+    EXPECT_LE(model.passes.size(), 11U) << name;
+    EXPECT_LE(computed, 20 + steps + fed_again) << name;
+    EXPECT_EQ(output.cache->get_seq_length(), output.sequences.size(1) - 1);
+  }
+}
+
+TEST(BeamCost, F43TheEncoderRunsOnceAndItsKeysStayWhereTheyAre) {
+  const Counted model(testing::seq2seq_checkpoint("t5"));
+  EncoderDecoderCache cache(model.config());
+  generate(model, {.input_ids = random_ids(1, 11, 3)},
+           {.max_new_tokens = 7, .num_beams = 4, .num_return_sequences = 3}, &cache);
+  ASSERT_GE(model.passes.size(), 7U);
+  for (std::size_t i = 0; i < model.passes.size(); ++i) {
+    EXPECT_EQ(model.passes[i].encoder, i == 0);
+  }
+  EXPECT_EQ(cache.cross_attention_cache().batch_size(), 1);
+  EXPECT_EQ(cache.batch_size(), 3);
+}
+
+TEST(BeamCost, ARunnerUsesItsStaticCacheAgain) {
+  Runner runner(checkpoint("gemma3_text"));
+  for (const std::int64_t beams : {4, 2, 5}) {
+    const Inputs inputs{.input_ids = random_ids(2, 6, 8)};
+    GenerationConfig config{.max_new_tokens = 9, .num_beams = beams, .num_return_sequences = 2};
+    const at::Tensor expected = generate(checkpoint("gemma3_text"), inputs, config).sequences;
+    config.cache_implementation = "static";
+    EXPECT_TRUE(runner.generate(inputs, config).sequences.equal(expected)) << beams;
+  }
+}
+
+// A cached prefix is kept, and its rows are those of the prompts.
+TEST(BeamCaching, BeamsGoOnFromACache) {
+  const CausalLM& model = checkpoint("llama");
+  const at::Tensor ids = random_ids(1, 12, 6);
+  const GenerationConfig config{.max_new_tokens = 6, .num_beams = 3};
+  const at::Tensor expected = generate(model, {.input_ids = ids}, config).sequences;
+  DynamicCache cache(model.config());
+  model.forward({.input_ids = ids.narrow(1, 0, 8)}, &cache);
+  Output output = generate(model, {.input_ids = ids}, config, &cache);
+  EXPECT_TRUE(output.sequences.equal(expected));
+  EXPECT_EQ(output.timings.prefill_tokens, 4);
+  // A declared continuation: the last token of the text and one more.
+  const at::Tensor tail = at::cat({expected.narrow(1, 17, 1), ids_tensor({{9}})}, 1);
+  output = generate(model, {.input_ids = tail, .continuation = true}, config, &cache);
+  const at::Tensor whole = at::cat({expected, ids_tensor({{9}})}, 1);
+  const at::Tensor again = generate(model, {.input_ids = whole}, config).sequences;
+  EXPECT_TRUE(output.sequences.equal(again.narrow(1, 17, again.size(1) - 17)));
+  cache.batch_repeat_interleave(3);
+  EXPECT_THAT(refusal<ValueError>([&] { generate(model, {.input_ids = whole}, config, &cache); }),
+              HasSubstr("the cache holds 3 rows, but 1 texts are to be gone on with"));
+}
+
+}  // namespace
+}  // namespace kvcache
