@@ -109,7 +109,9 @@ void run(const Arguments& arguments) {
   const TokenBatch batch = read_input(arguments, report);
   const auto model = load(arguments, report.load_s);
   report.prompt_tokens = model->is_encoder_decoder() ? 1 : batch.ids.size(1);  // its start token
-  const std::int64_t rows = batch.ids.size(0) * report.config.num_return_sequences.value_or(1);
+  const bool beams = report.config.num_beams.value_or(1) > 1;  // which come after the prompt
+  const std::int64_t rows =
+      batch.ids.size(0) * (beams ? 1 : report.config.num_return_sequences.value_or(1));
   report.given_tokens =
       rows * report.prompt_tokens + (model->is_encoder_decoder() ? batch.ids.numel() : 0);
   std::unique_ptr<kvcache::Cache> loaded;
@@ -121,7 +123,7 @@ void run(const Arguments& arguments) {
   kvcache::TextStreamer streamer(
       shown_text(report.tokenizer), [](auto text) { std::cout << text << std::flush; },
       report.config.eos_token_id.value_or(std::vector<std::int64_t>{}));
-  const bool stream = rows == 1 && !arguments.json;
+  const bool stream = rows == 1 && !beams && !arguments.json;
   if (stream) inputs.streamer = &streamer;
   kvcache::Output output = kvcache::generate(*model, inputs, report.config, loaded.get());
   if (stream) std::cout << std::endl;

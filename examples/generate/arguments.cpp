@@ -120,7 +120,7 @@ void add_generation_options(CLI::App& app, Arguments& arguments, RawArguments& r
   add_field(app, "--temperature", config.temperature, "above 0; higher is more varied");
   add_integer(app, "--top-k", config.top_k, "draw from the k best tokens; 0: from all");
   add_field(app, "--top-p", config.top_p, "draw from the best tokens that add up to p");
-  add_integer(app, "--num-beams", config.num_beams, "beams of beam search (only 1 so far)");
+  add_integer(app, "--num-beams", config.num_beams, "beams of beam search; 1: none");
   add_field(app, "--cache-implementation", config.cache_implementation,
             "kind of cache: dynamic (grows) or static (made once, of the text's length)");
   app.add_option_function<std::string>(

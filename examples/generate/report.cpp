@@ -83,6 +83,12 @@ std::string json_report(const Report& report, const Output& output) {
   for (std::int64_t row = 0; row < output.sequences.size(0); ++row) {
     json["sequences"].push_back(row_of(output.sequences, row));
   }
+  if (const auto& scores = output.sequences_scores) {
+    json["sequences_scores"] = ordered_json::array();
+    for (std::int64_t row = 0; row < scores->numel(); ++row) {
+      json["sequences_scores"].push_back((*scores)[row].item<float>());
+    }
+  }
   if (report.tokenizer) json["text"] = texts(report, output.sequences);
   const CacheFacts cache = facts_of(output);
   json["cache"] = {{"kind", cache.kind}, {"length", cache.length}, {"bytes", cache.bytes}};

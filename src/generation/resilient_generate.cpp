@@ -64,20 +64,18 @@ GenerationAttempt planned_attempt(const LanguageModel& model, const Inputs& inpu
                                   const GenerationConfig& config, Cache* cache) {
   const detail::Prompt prompt = detail::make_prompt(inputs, config, model, cache);
   std::unique_ptr<Cache> made;
-  std::int64_t length = prompt.tokens();
-  if (cache != nullptr && prompt.continuation) length += cache->history().seen();
-  const std::int64_t longest =
-      detail::max_length(config, length, model.config().max_position_embeddings);
   if (cache == nullptr) {
     if (!config.use_cache.value_or(true)) return {.cache = "none", .planned_bytes = 0};
-    made = detail::new_cache(config, model.config(), detail::room_for(config, prompt, longest));
+    made =
+        detail::new_cache(config, model.config(), detail::room_for(config, prompt, prompt.longest));
     cache = made.get();
   }
   GenerationAttempt attempt{
       .cache = std::string(made != nullptr ? detail::cache_kind(config) : cache->kind())};
-  const std::int64_t held = longest - 1;
-  PlanInput input{
-      .batch = prompt.rows(), .tokens = std::max<std::int64_t>(held, 1), .dtype = model.dtype()};
+  const std::int64_t held = prompt.longest - 1;
+  PlanInput input{.batch = prompt.rows() * config.num_beams.value_or(1),
+                  .tokens = std::max<std::int64_t>(held, 1),
+                  .dtype = model.dtype()};
   if (prompt.encoder) {
     input.cross_tokens = prompt.encoder->input_ids.size(1);
     input.cross_batch = prompt.encoder->input_ids.size(0);

@@ -30,7 +30,7 @@ TEST_F(Examples, TheGuideShowsThem) {
   const std::string guide = read_whole(kTests.parent_path() / "docs/guide.md");
   for (const char* name : {"static_cache", "cpu_tensors", "resilient", "encoder_decoder", "mamba",
                            "iterative_generation", "chat", "crop_rollback", "prefix_cache",
-                           "assisted", "custom_layer", "custom_model"}) {
+                           "assisted", "beam_search", "custom_layer", "custom_model"}) {
     const std::string program =
         read_whole(kTests.parent_path() / "examples" / (std::string(name) + ".cpp"));
     const std::string shown = program.substr(program.find("#include"));
@@ -106,6 +106,24 @@ TEST_F(Examples, MambaDoesNotGrow) {
   EXPECT_EQ(bytes[1], bytes[0]) << out;
   EXPECT_EQ(bytes[2], bytes[0]) << out;
   EXPECT_THAT(out, HasSubstr("9 tokens after crop(-3)\n"));
+}
+
+TEST_F(Examples, BeamSearchShowsTheBestTextsAndGoesOn) {
+  for (const char* model : {"checkpoints/llama", "checkpoints/mistral", "checkpoints/lfm2"}) {
+    const std::string out = output("beam_search", {model});
+    std::istringstream lines(out);
+    double last = 0;
+    for (int line = 0; line < 3; ++line) {
+      double score = 0;
+      std::string ids;
+      lines >> score;
+      std::getline(lines, ids);
+      EXPECT_LE(score, last) << out;
+      last = score;
+    }
+    EXPECT_THAT(out, HasSubstr("held: 3 rows of "));
+    EXPECT_THAT(out, HasSubstr("1 token computed to go on\n"));
+  }
 }
 
 TEST_F(Examples, AssistedMakesTheSameText) {

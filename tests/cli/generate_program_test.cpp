@@ -88,7 +88,6 @@ TEST_F(GenerateProgram, VersionAndHelp) {
                              "--load-cache",
                              "--quiet",
                              "FILE.json",
-                             "(only 1 so far)",
                              "static (made once"}) {
     EXPECT_THAT(help.out, HasSubstr(option));
   }
@@ -126,6 +125,24 @@ TEST_F(GenerateProgram, OneSeedMakesOneText) {
   };
   EXPECT_EQ(sequences("3"), sequences("3"));
   EXPECT_NE(sequences("3"), sequences("4"));
+}
+
+TEST_F(GenerateProgram, BeamsComeWithTheirScores) {
+  const std::string file =
+      write("config.json", R"({"num_return_sequences": 2, "length_penalty": 0})");
+  const std::string logits = (folder_ / "logits.safetensors").string();
+  const json made = run_json({"--generation-config", file, "--num-beams", "3", "--max-new-tokens",
+                              "4", "--save-logits", logits});
+  ASSERT_EQ(made.at("sequences").size(), 2u);
+  const auto scores = made.at("sequences_scores").get<std::vector<double>>();
+  ASSERT_EQ(scores.size(), 2u);
+  EXPECT_GE(scores[0], scores[1]);
+  EXPECT_LT(scores[0], 0);
+  EXPECT_EQ(made.at("cache").at("length"), 6);
+  EXPECT_TRUE(std::filesystem::exists(logits));
+  EXPECT_FALSE(run_json({"--max-new-tokens", "4"}).contains("sequences_scores"));
+  const ProgramResult text = run_ids({"--num-beams", "2", "--max-new-tokens", "2"});
+  EXPECT_EQ(text.code, 0) << text.error;
 }
 
 TEST_F(GenerateProgram, OptionsGoBeforeTheFile) {
@@ -300,7 +317,6 @@ TEST_F(GenerateProgram, FailsWhereStandardOutputIsFull) {
 }
 
 TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
-  expect_refused(run_ids({"--num-beams", "4"}), "num_beams = 4 is not supported yet");
   expect_refused(run_ids({"--cache-implementation", "quantized"}), "not supported yet");
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
