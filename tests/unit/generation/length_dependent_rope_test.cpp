@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/runner.h"
+#include "tests/support/ended_rows.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
 
@@ -147,6 +149,43 @@ TEST_P(LengthDependentRope, F74_GenerateUsesACacheOnlyWhereItsKeysFit) {
       generate(*model_, {.input_ids = more, .continuation = true}, config, &cache);
   const Output anew = generate(*model_, {.input_ids = whole}, config);
   EXPECT_TRUE(continued.sequences.narrow(1, 2, 4).equal(anew.sequences.narrow(1, 10, 4)));
+}
+
+// The running row's whole text goes through its part of the cache; the row that ended keeps the
+// keys that it has.
+TEST_P(LengthDependentRope, F74_ARowCrossesAfterAnotherHasEnded) {
+  const Rows prompts = {{5, 6, 7}, {8, 9, 10, 11, 12}};
+  const std::vector<std::int64_t> ends = {2, 6};
+  const Padded batch = padded(prompts);
+  DynamicCache growing(model_->config());
+  StaticCache fixed(model_->config(), {.max_cache_len = 24});
+  for (Cache* cache : {static_cast<Cache*>(&growing), static_cast<Cache*>(&fixed)}) {
+    const at::Tensor made = generate(*model_,
+                                     {.input_ids = batch.ids,
+                                      .attention_mask = batch.mask,
+                                      .stopping_criteria = {std::make_shared<EndAfter>(ends)}},
+                                     {.max_new_tokens = 6, .pad_token_id = kPad}, cache)
+                                .sequences.narrow(1, 5, 6);
+    Rows turn;
+    for (std::int64_t i = 0; i < 2; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      std::vector<std::int64_t> row = alone(*model_, prompts[at], ends[at]);
+      turn.push_back(prompts[at]);
+      turn.back().insert(turn.back().end(), row.begin(), row.end());
+      EXPECT_EQ(held_tokens(*cache, i),
+                std::vector<std::int64_t>(turn.back().begin(), turn.back().end() - 1));
+      turn.back().insert(turn.back().end(), {30, 31, 32, 33});
+      row.resize(6, kPad);
+      EXPECT_EQ(numbers_of(made[i]), row);
+    }
+    const Padded next = padded(turn);
+    const at::Tensor more = generate(*model_, {.input_ids = next.ids, .attention_mask = next.mask},
+                                     {.max_new_tokens = 4, .pad_token_id = kPad}, cache)
+                                .sequences.narrow(1, next.ids.size(1), 4);
+    for (std::int64_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(numbers_of(more[i]), alone(*model_, turn[static_cast<std::size_t>(i)], 4)) << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LengthDependentRope, ::testing::Values("dynamic", "longrope"),
