@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "io_test_support.h"
+#include "tests/support/temp_folder.h"
 
 namespace kvcache {
 namespace {

@@ -7,7 +7,7 @@
 namespace kvcache::test {
 namespace {
 
-class TokenizerGolden : public testing::TestWithParam<const char*> {
+class TokenizerGolden : public ::testing::TestWithParam<const char*> {
  protected:
   const std::string name_ = GetParam();
   const Tokenizer tokenizer_ = golden_tokenizer(name_);
@@ -21,7 +21,7 @@ class TokenizerGolden : public testing::TestWithParam<const char*> {
     ASSERT_GT(records.size(), 0u);
     for (std::size_t i = 0; i < records.size(); ++i) {
       const std::string text = records[i].value("input", strings.at(i).get<std::string>());
-      SCOPED_TRACE(testing::Message() << name_ << ", text " << i << ": " << nlohmann::json(text));
+      SCOPED_TRACE(::testing::Message() << name_ << ", text " << i << ": " << nlohmann::json(text));
       check(text, records[i], records[i].at("ids").get<Ids>());
     }
   }
@@ -57,8 +57,8 @@ TEST_P(TokenizerGolden, HasTheOraclesVocabulary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
-                         testing::Values("smollm", "qwen", "llama3", "byte_fallback", "unknown",
-                                         "flags", "llama2", "mistral", "phi3", "gemma", "t5"),
+                         ::testing::Values("smollm", "qwen", "llama3", "byte_fallback", "unknown",
+                                           "flags", "llama2", "mistral", "phi3", "gemma", "t5"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(TokenizerGoldens, CoverEnoughTexts) {
@@ -85,7 +85,7 @@ TEST(ComponentGoldens, EqualTheOracle) {
     const std::string key = record.contains("normalizer") ? "normalizer" : "pre_tokenizer";
     const Tokenizer tokenizer = with_component(key, record.at(key));
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      SCOPED_TRACE(testing::Message() << record.at(key) << " of " << nlohmann::json(texts[i]));
+      SCOPED_TRACE(::testing::Message() << record.at(key) << " of " << nlohmann::json(texts[i]));
       const auto& expected = record.at("results").at(i);
       if (key == "normalizer") {
         EXPECT_EQ(tokenizer.normalize(texts[i]), expected.get<std::string>());
