@@ -49,8 +49,8 @@ struct Inputs {
   // config asks for a processor, warpers excepted, takes that processor's place.
   LogitsProcessors logits_processors = {};
   StoppingCriteria stopping_criteria = {};  // beside the config's
-  MakeRunningText text = {};  // for stop_strings: running_text(tokenizer), chat/tokenizer_text.h
-  Streamer* streamer = nullptr;
+  MakeRunningText text = {};     // for stop_strings: running_text(tokenizer), chat/tokenizer_text.h
+  Streamer* streamer = nullptr;  // not with num_beams
 
   // Drafts num_assistant_tokens tokens at a time, which the model checks in one forward pass: the
   // same text sooner, greedy and sampled alike. A decoder with the same vocabulary, in another call
@@ -76,6 +76,9 @@ class Runner {
   // and over a prefix that rows share, it stays and gets padding, which the model leaves out; over
   // a shared prefix that padding comes behind its tokens. In the next turn pass, of every row, its
   // whole text padded on the left, or, as a continuation, its own last token and what follows.
+  //
+  // With num_beams the cache has a row for each prompt at first, and one for each text returned in
+  // the end.
   //
   // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
   // all of it; tokens that the cache does not know look like padding to them.
