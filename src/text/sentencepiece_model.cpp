@@ -3,8 +3,15 @@
 #include <sentencepiece_processor.h>
 
 #include "kvcache/core/errors.h"
+#include "text/sentencepiece_flags.h"
 
 namespace kvcache::detail {
+namespace {
+
+// As this library is loaded, after the two that it depends on.
+[[maybe_unused]] const bool restored = restore_c10_flags();
+
+}  // namespace
 
 SentencePieceModel::SentencePieceModel(std::string_view bytes, const SentencePieceFile& file) {
   auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
