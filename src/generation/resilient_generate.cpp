@@ -98,6 +98,12 @@ std::string describe(const std::vector<GenerationAttempt>& attempts) {
   return text + " -- make fewer rows or tokens, or add a config that needs less";
 }
 
+// LibTorch's allocator on the CPU throws a plain Error.
+bool ran_out_of_memory(const c10::Error& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         error.msg().find("DefaultCPUAllocator: can't allocate memory") != std::string::npos;
+}
+
 }  // namespace
 
 ResilientOutput resilient_generate(Runner& runner, const Inputs& inputs,
@@ -117,7 +123,8 @@ ResilientOutput resilient_generate(Runner& runner, const Inputs& inputs,
     try {
       result.output = runner.generate(watched, config, past_key_values);
       done = true;
-    } catch (const c10::OutOfMemoryError& error) {
+    } catch (const c10::Error& error) {
+      if (!ran_out_of_memory(error)) throw;
       result.attempts.back().error = error.what_without_backtrace();
     }
     if (done) {

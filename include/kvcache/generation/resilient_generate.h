@@ -28,10 +28,11 @@ struct ResilientOutput {
       {};  // in order, one a config that was tried; the last made it
 };
 
-// As runner.generate() with the first of `configs`, and on c10::OutOfMemoryError with the next one,
-// until one succeeds. Each is complete: `GenerationConfig{.cache_implementation =
-// "static"}.over(config)` makes one of another; the first is how it is best, those behind need
-// less: another cache, a smaller prefill_chunk_size. All are checked before the first runs.
+// As runner.generate() with the first of `configs`, and on c10::OutOfMemoryError, or the c10::Error
+// of LibTorch's allocator on the CPU, with the next one, until one succeeds. Each is complete:
+// `GenerationConfig{.cache_implementation = "static"}.over(config)` makes one of another; the first
+// is how it is best, those behind need less: another cache, a smaller prefill_chunk_size. All are
+// checked before the first runs.
 //
 // Before each retry what the failed attempt held is freed: its cache, the runner's caches that
 // nobody holds, and what the devices' allocators keep back. The generator and a cache that was

@@ -141,6 +141,21 @@ TEST(ResilientGenerateReport, NamesTheReason) {
   EXPECT_TRUE(made.output.sequences.equal(generate(model, inputs, config).sequences));
 }
 
+#ifndef __SANITIZE_ADDRESS__  // whose allocator ends the process on its own
+
+TEST(ResilientGenerateReport, TheAllocatorsOwnErrorIsAReasonToo) {
+  const LanguageModel& model = testing::checkpoint("llama");
+  const Inputs inputs{.input_ids = kPrompt};
+  const GenerationConfig config{.max_new_tokens = 6};
+  GenerationConfig large = with("static", config);
+  large.max_cache_len = std::int64_t{1} << 38;
+  const ResilientOutput made = resilient_generate(model, inputs, {large, config});
+  EXPECT_THAT(made.attempts.at(0).error, HasSubstr("can't allocate memory"));
+  EXPECT_TRUE(made.output.sequences.equal(generate(model, inputs, config).sequences));
+}
+
+#endif
+
 TEST(ResilientGenerateReport, NamesEachAttemptWhereAllFail) {
   const Starved starved(testing::checkpoint("llama"), {2, 3});
   const GenerationConfig config{.max_new_tokens = 6, .do_sample = true};
