@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 namespace kvcache::testing::sim {
@@ -25,6 +27,14 @@ void release(void* memory) { device_memory().free(memory); }
 Access whole(const std::byte* first, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(first);
   return {address, address + bytes, /*write=*/true};
+}
+
+// Gives the pages that lie whole within so many bytes back to the system.
+void return_pages(void* first, std::size_t bytes) {
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::size_t left = bytes;
+  if (std::align(page, page, first, left) == nullptr) return;  // there is none
+  madvise(first, left / page * page, MADV_DONTNEED);
 }
 
 }  // namespace
@@ -221,7 +231,7 @@ void DeviceMemory::emptyCache(c10::MempoolId_t) {
         ++entry;
         continue;
       }
-      madvise(kernel_address(block.first), block.bytes, MADV_DONTNEED);
+      return_pages(kernel_address(block.first), block.bytes);
       Runtime::get().forget(whole(block.first, block.bytes));
       device.spare[std::size_t(block.first - device.visible)] = block.bytes;
       device.stats.segment[0].decrease(1);

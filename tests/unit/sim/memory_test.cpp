@@ -123,6 +123,18 @@ TEST(Memory, EmptyCacheGivesAddressesBack) {
   EXPECT_EQ(whole.numel(), 1 << 20);
 }
 
+// Pages, which the system takes back whole, are larger than what is allocated.
+TEST(Memory, EmptyCacheLeavesWhatIsHeld) {
+  memory().emptyCache();
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 64; ++i) tensors.push_back(at::full({100}, i, device()));
+  for (std::size_t i = 0; i < tensors.size(); i += 2) tensors[i].reset();
+  memory().emptyCache();
+  for (std::size_t i = 1; i < tensors.size(); i += 2) {
+    EXPECT_TRUE(tensors[i].cpu().eq(static_cast<std::int64_t>(i)).all().item<bool>()) << i;
+  }
+}
+
 TEST(Memory, EmptyTensorsHoldNothing) {
   const std::int64_t before = active();
   const at::Tensor none = at::empty({0, 3}, device());
