@@ -48,8 +48,8 @@ void Feed::fill(const TokenRows& text) {
   for (std::int64_t held = cache()->history().seen(); held < text.length();) {
     const std::int64_t left = text.length() - held;
     const std::int64_t count = std::min(left, most_at_once_.value_or(left));
-    ForwardInput input{.input_ids = text.ids.narrow(1, held, count), .logits_to_keep = 1};
-    if (text.valid) input.attention_mask = text.valid->narrow(1, held, count);
+    ForwardInput input = rows_.fed(text, held, count);
+    input.logits_to_keep = 1;
     forward(std::move(input), text);
     held = cache()->history().seen();
   }

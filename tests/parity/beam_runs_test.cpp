@@ -26,11 +26,7 @@ class BeamRuns : public ::testing::TestWithParam<const char*> {
   // On tensors this small, threads cost more than they bring.
   static void SetUpTestSuite() { at::set_num_threads(1); }
 
-  const LanguageModel& model() const {
-    const std::string name = GetParam();
-    if (name == "t5") return seq2seq_checkpoint(name);
-    return checkpoint(name);
-  }
+  const LanguageModel& model() const { return checkpoint_of_either_sort(GetParam()); }
 
   json cases() const { return parity_golden(std::string("beam_runs/") + GetParam()).at("cases"); }
 

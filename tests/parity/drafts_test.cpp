@@ -23,11 +23,7 @@ class DraftRuns : public ::testing::TestWithParam<const char*> {
  protected:
   static void SetUpTestSuite() { at::set_num_threads(1); }
 
-  const LanguageModel& model() const {
-    const std::string name = GetParam();
-    if (name == "t5") return seq2seq_checkpoint(name);
-    return checkpoint(name);
-  }
+  const LanguageModel& model() const { return checkpoint_of_either_sort(GetParam()); }
 
   std::vector<json> cases() const {
     std::vector<json> own;

@@ -28,4 +28,10 @@ inline const LanguageModel& seq2seq_checkpoint(const std::string& name) {
   return *model;
 }
 
+// Either of the two.
+inline const LanguageModel& checkpoint_of_either_sort(const std::string& name) {
+  if (name == "t5") return seq2seq_checkpoint(name);
+  return checkpoint(name);
+}
+
 }  // namespace kvcache::testing

@@ -35,11 +35,6 @@ std::vector<std::string> checkpoint_names() {
   return names;
 }
 
-const LanguageModel& model_named(const std::string& name) {
-  if (name == "t5") return seq2seq_checkpoint(name);
-  return checkpoint(name);
-}
-
 std::unique_ptr<Cache> new_cache(const LanguageModel& model) {
   if (model.is_encoder_decoder()) return std::make_unique<EncoderDecoderCache>(model.config());
   return std::make_unique<DynamicCache>(model.config());
@@ -89,7 +84,7 @@ std::vector<at::Tensor> work(const LanguageModel& model, std::size_t thread) {
 class Threads : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Threads, ShareAModel) {
-  const LanguageModel& model = model_named(GetParam());
+  const LanguageModel& model = checkpoint_of_either_sort(GetParam());
   std::vector<std::vector<at::Tensor>> expected, found(kThreads);
   for (std::size_t i = 0; i < kThreads; ++i) expected.push_back(work(model, i));
   std::vector<std::thread> threads;

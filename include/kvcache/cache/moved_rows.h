@@ -34,6 +34,12 @@ class FindSharedRows final : public Visitor {
   bool found = false;
 };
 
+inline bool has_shared_rows(LayerStack& stack) {
+  FindSharedRows shared;
+  visit_all(stack, shared);
+  return shared.found;
+}
+
 // Moves row i's tokens `columns[i]` slots on, over the row's last ones, and leaves zeros before
 // them. The first pass measures; with the scratch it is all that can fail.
 class MoveTokensOn final : public Visitor {
@@ -114,10 +120,7 @@ KVCACHE_INLINE bool LayeredCache::has_fixed_buffers() const {
 
 KVCACHE_INLINE bool LayeredCache::has_bound_rows() {
   stack_->check_no_step();
-  if (has_fixed_buffers()) return true;
-  detail::FindSharedRows shared;
-  detail::visit_all(*stack_, shared);
-  return shared.found;
+  return has_fixed_buffers() || detail::has_shared_rows(*stack_);
 }
 
 KVCACHE_INLINE void LayeredCache::forget_tokens() noexcept {
@@ -130,9 +133,7 @@ KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::copy_rows(const at::Tensor& 
   stack_->check_whole();
   const std::vector<std::int64_t> chosen = detail::checked_rows(rows, batch_size());
   const auto batch = static_cast<std::int64_t>(chosen.size());
-  detail::FindSharedRows shared;
-  detail::visit_all(*stack_, shared);
-  if (shared.found) {
+  if (detail::has_shared_rows(*stack_)) {
     std::unique_ptr<Cache> copy = fork();
     copy->batch_select_indices(rows);
     return copy;

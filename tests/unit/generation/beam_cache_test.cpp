@@ -30,10 +30,6 @@ using ::testing::HasSubstr;
 using testing::ids_tensor;
 using testing::refusal;
 
-const LanguageModel& model_of(const std::string& name) {
-  return name == "t5" ? testing::seq2seq_checkpoint(name) : checkpoint(name);
-}
-
 struct Kind {
   std::string model;
   std::string cache;
@@ -44,7 +40,7 @@ struct Kind {
 };
 
 std::unique_ptr<Cache> make_cache(const Kind& kind) {
-  const ModelConfig& config = model_of(kind.model).config();
+  const ModelConfig& config = testing::checkpoint_of_either_sort(kind.model).config();
   const std::vector<LayerSpec> layers = config.layer_specs();
   const StaticCacheOptions room{.max_cache_len = 64};
   if (kind.model == "t5" && kind.cache == "static") {
@@ -65,7 +61,9 @@ at::Tensor all_but_last(const at::Tensor& ids) { return ids.narrow(1, 0, ids.siz
 
 class BeamCaches : public ::testing::TestWithParam<Kind> {
  protected:
-  const LanguageModel& model() const { return model_of(GetParam().model); }
+  const LanguageModel& model() const {
+    return testing::checkpoint_of_either_sort(GetParam().model);
+  }
 
   Output run(const Inputs& inputs, GenerationConfig config, Cache* cache) const {
     config.use_cache = cache != nullptr;

@@ -62,14 +62,9 @@ GenerationConfig with(const char* cache, GenerationConfig config) {
   return config;
 }
 
-const LanguageModel& model_named(const std::string& name) {
-  if (name == "t5") return testing::seq2seq_checkpoint(name);
-  return testing::checkpoint(name);
-}
-
 class ResilientGenerate : public ::testing::TestWithParam<const char*> {
  protected:
-  const LanguageModel& model() const { return model_named(GetParam()); }
+  const LanguageModel& model() const { return testing::checkpoint_of_either_sort(GetParam()); }
 };
 
 TEST_P(ResilientGenerate, TheNextAttemptMakesWhatItAloneMakes) {
@@ -272,7 +267,7 @@ class ResilientPassedCache : public ::testing::TestWithParam<const char*> {
  protected:
   // Both ways of going on with what a cache holds: by the whole text, and by what follows.
   void check(bool fixed, bool continuation) const {
-    const LanguageModel& model = model_named(GetParam());
+    const LanguageModel& model = testing::checkpoint_of_either_sort(GetParam());
     const GenerationConfig config{.max_new_tokens = 6};
     GenerationConfig pieces = config;
     pieces.prefill_chunk_size = 2;
@@ -306,7 +301,7 @@ TEST_P(ResilientPassedCache, GoesOnFromWhatItHeld) {
 }
 
 TEST_P(ResilientPassedCache, IsPutBackWhereAllFail) {
-  const LanguageModel& model = model_named(GetParam());
+  const LanguageModel& model = testing::checkpoint_of_either_sort(GetParam());
   const at::Tensor next = ids_tensor({{30}});
   for (const bool fixed : {false, true}) {
     for (const std::int64_t failing : {0, 1, 4}) {
