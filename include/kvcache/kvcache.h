@@ -28,6 +28,7 @@
 #include "kvcache/chat/tokenizer_text.h"
 #include "kvcache/core/buffer_bytes.h"
 #include "kvcache/core/definitions.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/layer.h"

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache {
@@ -162,7 +163,8 @@ at::Tensor CacheFile::Loading::history_tensor(const char* name, at::ScalarType d
                                               at::IntArrayRef shape) const {
   at::Tensor tensor = file_.take(name);
   check_value(tensor.scalar_type() == dtype && tensor.sizes() == shape, file_.name(), ": '", name,
-              "' must be ", dtype, " ", shape, ", but is ", tensor.dtype(), " ", tensor.sizes());
+              "' must be ", detail::dtype_name(dtype), " ", shape, ", but is ",
+              detail::dtype_name(tensor), " ", tensor.sizes());
   return tensor;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
@@ -44,7 +45,7 @@ at::Tensor completed(const StoppingCriteria& criteria, const TokenRows& text) {
   for (const auto& criterion : criteria) {
     const at::Tensor complete = criterion->complete(text);
     check_state(complete.sizes() == result.sizes() && complete.scalar_type() == at::kBool,
-                "a stopping criterion gave ", complete.dtype(), " ", complete.sizes(),
+                "a stopping criterion gave ", dtype_name(complete), " ", complete.sizes(),
                 "; it must give bool ", result.sizes(), ", one a row");
     result = result.logical_or(complete);
   }

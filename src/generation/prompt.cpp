@@ -8,6 +8,7 @@
 #include "generation/configured.h"
 #include "generation/padding.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
@@ -62,7 +63,7 @@ at::Tensor checked_ids(const GivenText& text, std::int64_t vocab_size) {
   check_value(ids.defined() && ids.dim() == 2 &&
                   (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
               text.ids_name, " must be int64 or int32 [batch, tokens], but are ",
-              ids.defined() ? c10::str(ids.dtype(), " ", ids.sizes()) : "undefined");
+              ids.defined() ? c10::str(dtype_name(ids), " ", ids.sizes()) : "undefined");
   check_value(ids.size(0) > 0 && ids.size(1) > 0, text.ids_name,
               " must hold at least one row and one token, but have shape ", ids.sizes(),
               "; leave them out to start from bos_token_id");

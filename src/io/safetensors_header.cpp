@@ -14,6 +14,7 @@
 
 #include "io/posix_file.h"
 #include "io/strict_json.h"
+#include "kvcache/core/dtype_name.h"
 
 namespace kvcache::detail {
 namespace {
@@ -28,33 +29,33 @@ constexpr int kMaxHeaderDepth = 3;                      // file, tensor, shape
 constexpr std::size_t kMaxDimensions = 64;              // ATen's own limit
 constexpr const char* kMetadataName = "__metadata__";
 
-struct DtypeName {
+struct FileDtype {
   at::ScalarType type;
   const char* name;
 };
 
 // In the order in which the reference writer ranks them; it puts the last ones first.
 constexpr std::array kDtypes = {
-    DtypeName{at::kBool, "BOOL"},
-    DtypeName{at::kByte, "U8"},
-    DtypeName{at::kChar, "I8"},
-    DtypeName{at::kFloat8_e5m2, "F8_E5M2"},
-    DtypeName{at::kFloat8_e4m3fn, "F8_E4M3"},
-    DtypeName{at::kShort, "I16"},
-    DtypeName{at::kUInt16, "U16"},
-    DtypeName{at::kHalf, "F16"},
-    DtypeName{at::kBFloat16, "BF16"},
-    DtypeName{at::kInt, "I32"},
-    DtypeName{at::kUInt32, "U32"},
-    DtypeName{at::kFloat, "F32"},
-    DtypeName{at::kDouble, "F64"},
-    DtypeName{at::kLong, "I64"},
-    DtypeName{at::kUInt64, "U64"},
+    FileDtype{at::kBool, "BOOL"},
+    FileDtype{at::kByte, "U8"},
+    FileDtype{at::kChar, "I8"},
+    FileDtype{at::kFloat8_e5m2, "F8_E5M2"},
+    FileDtype{at::kFloat8_e4m3fn, "F8_E4M3"},
+    FileDtype{at::kShort, "I16"},
+    FileDtype{at::kUInt16, "U16"},
+    FileDtype{at::kHalf, "F16"},
+    FileDtype{at::kBFloat16, "BF16"},
+    FileDtype{at::kInt, "I32"},
+    FileDtype{at::kUInt32, "U32"},
+    FileDtype{at::kFloat, "F32"},
+    FileDtype{at::kDouble, "F64"},
+    FileDtype{at::kLong, "I64"},
+    FileDtype{at::kUInt64, "U64"},
 };
 
 std::string known_dtypes() {
   std::string names;
-  for (const DtypeName& dtype : kDtypes) names += c10::str(names.empty() ? "" : ", ", dtype.name);
+  for (const FileDtype& dtype : kDtypes) names += c10::str(names.empty() ? "" : ", ", dtype.name);
   return names;
 }
 
@@ -64,7 +65,7 @@ at::ScalarType parse_dtype(const Json& entry, const std::string& where) {
   check_value(found != entry.end() && found->is_string(), where, "\"dtype\" must be a string");
   const auto& name = found->get_ref<const std::string&>();
   const auto known = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                  [&](const DtypeName& dtype) { return name == dtype.name; });
+                                  [&](const FileDtype& dtype) { return name == dtype.name; });
   check_value(known != kDtypes.end(), where, "unknown dtype ", in_quotes(name), "; known are ",
               known_dtypes());
   return known->type;
@@ -113,7 +114,7 @@ SafetensorsInfo parse_entry(const Json& entry, std::int64_t data_bytes, const st
   info.offset = begin;
   info.nbytes = checked_nbytes(info.shape, info.dtype, where);
   check_value(info.nbytes == end - begin, where, "shape ", at::IntArrayRef(info.shape), " of ",
-              c10::toString(info.dtype), " takes ", info.nbytes, " bytes, but its data have ",
+              dtype_name(info.dtype), " takes ", info.nbytes, " bytes, but its data have ",
               end - begin);
   return info;
 }
@@ -166,9 +167,9 @@ std::uint64_t header_length(std::span<const std::byte> bytes, const std::string&
 }
 
 // The dtype's place in kDtypes, or null.
-const DtypeName* find_dtype(at::ScalarType type) {
+const FileDtype* find_dtype(at::ScalarType type) {
   const auto* known = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                   [&](const DtypeName& dtype) { return type == dtype.type; });
+                                   [&](const FileDtype& dtype) { return type == dtype.type; });
   return known == kDtypes.end() ? nullptr : known;
 }
 
@@ -179,7 +180,7 @@ void check_writable(const std::string& name, const at::Tensor& tensor, const std
               "is undefined or not dense");
   check_value(!tensor.is_meta(), where, "has no data (it is on the meta device)");
   check_value(find_dtype(tensor.scalar_type()) != nullptr, where, "is of dtype ",
-              tensor.scalar_type(), "; the format knows ", known_dtypes());
+              dtype_name(tensor), "; the format knows ", known_dtypes());
 }
 
 std::string header_entry(const std::string& name, const at::Tensor& tensor, std::int64_t begin) {

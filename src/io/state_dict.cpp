@@ -11,6 +11,7 @@
 
 #include "io/posix_file.h"
 #include "io/sharded_checkpoint.h"
+#include "kvcache/core/dtype_name.h"
 
 namespace kvcache {
 namespace {
@@ -83,7 +84,7 @@ struct StateDict::Ledger {
       : origin(std::move(origin_)), options(options_) {
     check_value(!options.dtype || c10::isFloatingType(*options.dtype),
                 "weights can be loaded as a floating-point dtype only, not as ",
-                options.dtype.value_or(at::kFloat));
+                detail::dtype_name(options.dtype.value_or(at::kFloat)));
   }
 
   static std::vector<std::int64_t> shape_of(const std::string& name, const Entry& entry) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
@@ -55,7 +56,7 @@ at::Tensor checked_ids(const at::Tensor& ids, std::int64_t vocab_size, std::stri
   check_value(ids.defined() && ids.dim() == 2 &&
                   (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
               name, " must be an integer tensor [batch, tokens], but are ",
-              ids.defined() ? c10::str(ids.dtype(), " ", ids.sizes()) : "undefined");
+              ids.defined() ? c10::str(dtype_name(ids), " ", ids.sizes()) : "undefined");
   check_value(ids.numel() > 0, name, " are empty, ", ids.sizes(),
               "; a forward pass needs at least one token a row (the beginning-of-text token, if "
               "there is no text)");
@@ -73,7 +74,7 @@ std::optional<at::Tensor> checked_mask(const std::optional<at::Tensor>& mask) {
   if (!mask) return std::nullopt;
   check_value(mask->defined() && at::isIntegralType(mask->scalar_type(), /*includeBool=*/true),
               "the attention mask must hold integers or booleans [batch, tokens], but is ",
-              mask->defined() ? c10::str(mask->dtype(), " ", mask->sizes()) : "undefined");
+              mask->defined() ? c10::str(dtype_name(*mask), " ", mask->sizes()) : "undefined");
   const at::Tensor host = mask->to(at::kCPU);
   at::Tensor real = host.to(at::kBool);
   check_value(host.to(at::kLong).equal(real.to(at::kLong)),

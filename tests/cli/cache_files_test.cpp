@@ -226,7 +226,7 @@ TEST_F(CacheFiles, WrongFilesAreNamed) {
   expect_load_refused("is not the file of a cache");
   run_json({"--max-new-tokens", "2", "--save-cache", path()});
   expect_load_refused(remedy, {"--dtype", "bfloat16"});
-  expect_load_refused("must be BFloat16", {"--dtype", "bfloat16"});
+  expect_load_refused("must be bfloat16", {"--dtype", "bfloat16"});
   std::filesystem::resize_file(path(), std::filesystem::file_size(path()) - 1);
   expect_load_refused(remedy);
   run_model("mistral", {5, 6, 7}, {"--max-new-tokens", "2", "--save-cache", path()});

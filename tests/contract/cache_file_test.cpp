@@ -127,7 +127,7 @@ TEST_F(CacheFile, FaultsAreNamedAndChangeNothing) {
   saved({.fingerprint = "tiny-1"});
   expect_refused("was made with the model 'tiny-1', but this model is 'tiny-2'",
                  {.fingerprint = "tiny-2"});
-  expect_refused("but must be BFloat16", {.dtype = at::kBFloat16});
+  expect_refused("but must be bfloat16", {.dtype = at::kBFloat16});
   expect_refused("there are 2 devices for 3 layers", {.devices = {at::kCPU, at::kCPU}});
   const auto refused_header = [&](const std::string& part,
                                   const std::function<void(json&)>& change) {

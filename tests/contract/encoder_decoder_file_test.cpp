@@ -124,7 +124,7 @@ TEST_F(EncoderDecoderFile, GoesIntoNoOtherKind) {
 TEST_F(EncoderDecoderFile, FaultsOfEitherSideAreNamedAndChangeNeither) {
   saved();
   expect_refused("was made with the model 'tiny-1'", {.fingerprint = "tiny-2"});
-  expect_refused("but must be BFloat16", {.dtype = at::kBFloat16});
+  expect_refused("but must be bfloat16", {.dtype = at::kBFloat16});
   expect_refused("there are 3 devices for 2 layers", {.devices = {3, at::kCPU}});
   const auto refused_header = [&](const std::string& part,
                                   const std::function<void(json&)>& change) {

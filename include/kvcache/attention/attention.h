@@ -12,6 +12,7 @@
 
 #include "kvcache/attention/detail/folded.h"
 #include "kvcache/attention/mask.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/view.h"
 
@@ -43,12 +44,12 @@ inline void check_segment(const at::Tensor& query, const View& view, const Segme
               "a view's keys and values must be [batch, kv_heads, length, dim]");
   check_value(query.scalar_type() == keys.scalar_type() && query.size(3) == keys.size(3) &&
                   keys.size(1) > 0 && query.size(1) % keys.size(1) == 0,
-              "a query ", query.dtype(), " ", query.sizes(), " cannot attend to keys ",
-              keys.dtype(), " ", keys.sizes(),
+              "a query ", dtype_name(query), " ", query.sizes(), " cannot attend to keys ",
+              dtype_name(keys), " ", keys.sizes(),
               ": dtype and head size must be equal, heads a multiple of the key's");
   check_value(keys.scalar_type() == values.scalar_type() &&
                   keys.sizes().slice(0, 3) == values.sizes().slice(0, 3),
-              "keys ", keys.dtype(), " ", keys.sizes(), " and values ", values.dtype(), " ",
+              "keys ", dtype_name(keys), " ", keys.sizes(), " and values ", dtype_name(values), " ",
               values.sizes(), " must agree in dtype, batch, heads and length");
   check_value(keys.size(0) == 1 || keys.size(0) == view.batch, "keys ", keys.sizes(),
               " must have batch 1 or the view's, ", view.batch);
@@ -59,8 +60,8 @@ inline void check_bias(const at::Tensor& query, const View& view, const at::Tens
   check_value(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == view.batch) &&
                   bias.size(1) == query.size(1) && bias.size(2) == query.size(2) &&
                   bias.size(3) == view.visible.length && bias.scalar_type() == query.scalar_type(),
-              "the bias must be ", query.dtype(), " [", view.batch, " or 1, ", query.size(1), ", ",
-              query.size(2), ", ", view.visible.length, "], but is ", bias.dtype(), " ",
+              "the bias must be ", dtype_name(query), " [", view.batch, " or 1, ", query.size(1),
+              ", ", query.size(2), ", ", view.visible.length, "], but is ", dtype_name(bias), " ",
               bias.sizes());
 }
 

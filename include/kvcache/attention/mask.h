@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/visible.h"
 
@@ -65,7 +66,8 @@ inline std::vector<MaskRow> mask_rows(const MaskInput& input) {
   check_value(valid.dim() == 2 && valid.size(1) == columns && valid.scalar_type() == at::kBool &&
                   valid.is_cpu() && valid.is_contiguous(),
               "the padding must be a contiguous bool tensor [batch, ", columns,
-              "] on the CPU, but is ", valid.dtype(), " ", valid.sizes(), " on ", valid.device());
+              "] on the CPU, but is ", dtype_name(valid), " ", valid.sizes(), " on ",
+              valid.device());
   std::vector<MaskRow> rows;
   for (std::int64_t i = 0; i < valid.size(0); ++i) {
     const bool* row = valid.const_data_ptr<bool>() + i * columns;

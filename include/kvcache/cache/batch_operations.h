@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/cache/layer_stack.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/history.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/visitor.h"
@@ -81,8 +82,9 @@ class CheckDtype final : public Visitor {
     const bool held = tensor.defined() && (!info.token_dim || info.live.length() > 0);
     check_value(!held || info.role == Role::recurrent || !tensor.is_floating_point() ||
                     tensor.scalar_type() == dtype_,
-                "the cache's ", info.name, " are ", held ? tensor.scalar_type() : dtype_,
-                ", but the model computes in ", dtype_, "; reset the cache or convert the model");
+                "the cache's ", info.name, " are ",
+                dtype_name(held ? tensor.scalar_type() : dtype_), ", but the model computes in ",
+                dtype_name(dtype_), "; reset the cache or convert the model");
   }
   void count(std::string_view, std::int64_t&) override {}
 
@@ -95,7 +97,7 @@ inline std::vector<std::int64_t> checked_rows(const at::Tensor& rows, std::int64
   check_value(rows.defined() && rows.dim() == 1 && rows.numel() > 0 &&
                   at::isIntegralType(rows.scalar_type(), /*includeBool=*/false),
               "row indices must be a non-empty integer tensor [n], but are ",
-              rows.defined() ? c10::str(rows.dtype(), " ", rows.sizes()) : "undefined");
+              rows.defined() ? c10::str(dtype_name(rows), " ", rows.sizes()) : "undefined");
   const at::Tensor host = rows.to(at::kCPU, at::kLong).contiguous();
   const auto* data = host.const_data_ptr<std::int64_t>();
   std::vector<std::int64_t> result(data, data + host.numel());

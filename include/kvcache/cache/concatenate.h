@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcache/cache/layer_state.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/history.h"
 
@@ -70,8 +71,8 @@ inline void check_joins(const std::string& name, const StateTensor& first,
               name, ", another none");
   if (!a.defined()) return;
   check_value(a.scalar_type() == b.scalar_type() && a.device() == b.device(), name, " are ",
-              a.dtype(), " on ", a.device(), " in one cache and ", b.dtype(), " on ", b.device(),
-              " in another");
+              dtype_name(a), " on ", a.device(), " in one cache and ", dtype_name(b), " on ",
+              b.device(), " in another");
   std::vector<std::int64_t> shape = b.sizes().vec();
   for (const auto& dim : {first.batch_dim, first.token_dim}) {
     if (dim && a.dim() == b.dim()) shape[static_cast<std::size_t>(*dim)] = a.size(*dim);

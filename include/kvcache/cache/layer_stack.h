@@ -55,7 +55,8 @@ class LayerStack {
   // not.
   void check_index(std::int64_t index) const {
     check_value(has(index) || (lazy_ && index >= 0 && index < kMostLayers), "there is no layer ",
-                index, ": this cache has layers 0 to ", lazy_ ? kMostLayers - 1 : size() - 1);
+                index, ": this cache ", lazy_ ? "can have" : "has", " layers 0 to ",
+                lazy_ ? kMostLayers - 1 : size() - 1);
   }
 
   // Makes the layers up to `index`, where they are made lazily.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvcache/cache/batch_operations.h"
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/layer.h"
 #include "kvcache/core/memory.h"
@@ -161,8 +162,8 @@ class WriteState final : public Visitor {
                 info.token_dim.value_or(0));
     check_value(
         info.role == Role::recurrent || !options_.dtype || content.scalar_type() == *options_.dtype,
-        info.name, " are ", content.dtype(), ", but must be ",
-        options_.dtype.value_or(content.scalar_type()));
+        info.name, " are ", dtype_name(content), ", but must be ",
+        dtype_name(options_.dtype.value_or(content.scalar_type())));
     if (content.numel() > 0) return;
     std::int64_t elements = 1;
     for (std::int64_t dim = 0; dim < content.dim(); ++dim) {

@@ -318,7 +318,9 @@ KVCACHE_INLINE void LayeredCache::activate_past_recording(std::optional<std::int
   stack_->check_no_step();
   check_value(max_tokens.value_or(1) >= 1, "activate_past_recording(", max_tokens.value_or(1),
               ") is not a number of tokens; it must be at least 1");
-  for (std::int64_t i = 0; i < stack_->size(); ++i) (*stack_)[i].check_past_recording(max_tokens);
+  for (std::int64_t i = 0; i < stack_->size(); ++i) {
+    stack_->naming(i, [&] { (*stack_)[i].check_past_recording(max_tokens); });
+  }
   for (std::int64_t i = 0; i < stack_->size(); ++i) {
     (*stack_)[i].activate_past_recording(max_tokens);
   }

@@ -48,6 +48,12 @@ KVCACHE_INLINE LayerStack MambaCache::make_stack(const std::vector<LayerSpec>& l
                                                  MambaCacheOptions options) {
   check_value(!layers.empty(), "a Mamba cache is made of a model's layers: MambaCache(",
               "model.config())");
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string& type = layers[i].type;
+    check_value(options.layers.has(type) || !dynamic_layers().has(type), "layer ", i, " is '", type,
+                "', but a Mamba cache keeps no keys and values; make a DynamicCache or StaticCache "
+                "for a model with attention");
+  }
   return {layers, std::move(options.layers), std::move(options.memory),
           std::make_unique<Resident>()};
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache {
@@ -45,8 +46,8 @@ inline void check_tokens(const StepInput& input, std::int64_t seen) {
   if (input.ids) {
     check_value(input.ids->dim() == 2 && input.ids->size(0) == batch &&
                     input.ids->size(1) == tokens && input.ids->scalar_type() == at::kLong,
-                "ids must be int64 [", batch, ", ", tokens, "], but are ", input.ids->dtype(), " ",
-                input.ids->sizes());
+                "ids must be int64 [", batch, ", ", tokens, "], but are ", dtype_name(*input.ids),
+                " ", input.ids->sizes());
   }
   if (input.valid) {
     const std::int64_t columns = input.valid->dim() == 2 ? input.valid->size(1) : -1;
@@ -57,7 +58,8 @@ inline void check_tokens(const StepInput& input, std::int64_t seen) {
     check_value(input.valid->size(0) == batch, "the attention mask has ", input.valid->size(0),
                 " rows, but the step has ", batch);
     check_value(c10::isIntegralType(input.valid->scalar_type(), /*includeBool=*/true),
-                "the attention mask must hold integers or booleans, but is ", input.valid->dtype());
+                "the attention mask must hold integers or booleans, but is ",
+                dtype_name(*input.valid));
   }
 }
 

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/core/dtype_name.h"
+
 namespace kvcache {
 
 inline constexpr std::string_view kFullAttention = "full_attention";
@@ -47,7 +49,7 @@ struct RecurrentSize {
   friend bool operator==(const RecurrentSize&, const RecurrentSize&) = default;
   friend std::ostream& operator<<(std::ostream& out, const RecurrentSize& size) {
     out << "shape " << at::IntArrayRef(size.shape);
-    return size.dtype ? out << " and dtype " << *size.dtype : out;
+    return size.dtype ? out << " and dtype " << detail::dtype_name(*size.dtype) : out;
   }
 };
 

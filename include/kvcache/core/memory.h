@@ -14,6 +14,7 @@
 #include <string>
 
 #include "kvcache/core/buffer_bytes.h"
+#include "kvcache/core/dtype_name.h"
 
 namespace kvcache {
 
@@ -59,12 +60,12 @@ class TorchMemory final : public Memory {
   // `reason`: the allocator's own words.
   [[noreturn]] static void refuse(at::IntArrayRef shape, const BufferOptions& options,
                                   const std::string& bytes, const std::string& reason) {
-    throw c10::OutOfMemoryError(
-        c10::str("there is no memory for a buffer of ", bytes, " bytes: shape ", shape, " of ",
-                 options.dtype, " on ", options.pinned ? "pinned " : "", options.device,
-                 "; hold fewer rows or tokens, with a smaller max_cache_len or, after reset(), a "
-                 "smaller reserve()",
-                 reason.empty() ? "" : " (", reason, reason.empty() ? "" : ")"));
+    throw c10::OutOfMemoryError(c10::str(
+        "there is no memory for a buffer of ", bytes, " bytes: shape ", shape, " of ",
+        detail::dtype_name(options.dtype), " on ", options.pinned ? "pinned " : "", options.device,
+        "; hold fewer rows or tokens, with a smaller max_cache_len or, after reset(), a "
+        "smaller reserve()",
+        reason.empty() ? "" : " (", reason, reason.empty() ? "" : ")"));
   }
 };
 

@@ -39,6 +39,8 @@ class LayerRegistry {
     return *this;
   }
 
+  bool has(std::string_view type) const { return factories_.contains(std::string(type)); }
+
   // Throws ValueError, listing the known types, if spec.type is not among them, and for a factory
   // that makes nothing.
   std::unique_ptr<Layer> make(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) const {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/storage/storage.h"
@@ -23,7 +24,7 @@ inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
     check_value(t->defined() && t->dim() == 4, name,
                 " must be [batch, kv_heads, tokens, head_dim], ",
                 t->defined() ? c10::str("but their shape is ", t->sizes()) : "but are undefined");
-    check_value(t->is_floating_point(), name, " must be floating point, but are ", t->dtype());
+    check_value(t->is_floating_point(), name, " must be floating point, but are ", dtype_name(*t));
     check_value(!t->requires_grad(), name,
                 " require gradients, which a cache does not keep: run under at::NoGradGuard or "
                 "c10::InferenceMode, or detach them");
@@ -36,8 +37,8 @@ inline void check_key_values(const at::Tensor& keys, const at::Tensor& values) {
               "a step must append at least one token of one "
               "row, head and channel, but keys are ",
               keys.sizes(), " and values ", values.sizes());
-  check_value(keys.scalar_type() == values.scalar_type(), "keys are ", keys.dtype(), " and values ",
-              values.dtype(), "; they must be of one dtype");
+  check_value(keys.scalar_type() == values.scalar_type(), "keys are ", dtype_name(keys),
+              " and values ", dtype_name(values), "; they must be of one dtype");
   check_value(keys.device() == values.device(), "keys are on ", keys.device(), " and values on ",
               values.device(), "; they must be on one device");
 }
@@ -64,8 +65,8 @@ inline void check_filled(const KeyValue& buffers, const LayerSpec& spec, std::in
                   keys.scalar_type() == values.scalar_type() &&
                   keys.sizes().slice(0, 3) == values.sizes().slice(0, 3) && keys.size(1) > 0 &&
                   keys.size(3) > 0 && values.size(3) > 0,
-              "buffers of keys ", keys.dtype(), " ", keys.sizes(), " and of values ",
-              values.dtype(), " ", values.sizes(),
+              "buffers of keys ", dtype_name(keys), " ", keys.sizes(), " and of values ",
+              dtype_name(values), " ", values.sizes(),
               " do not go together: [batch, kv_heads, slots, head_dim] of one floating dtype");
   check_heads(spec, keys, "keys", spec.key_dim);
   check_heads(spec, values, "values", spec.value_dim);
@@ -79,8 +80,8 @@ inline void check_continues(const at::Tensor& buffer, const at::Tensor& added, c
   check_value(added.size(1) == buffer.size(1) && added.size(3) == buffer.size(3), name, " are ",
               added.sizes(), ", but the layer holds ", buffer.size(1), " heads of size ",
               buffer.size(3));
-  check_value(added.scalar_type() == buffer.scalar_type(), name, " are ", added.dtype(),
-              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
+  check_value(added.scalar_type() == buffer.scalar_type(), name, " are ", dtype_name(added),
+              ", but the layer holds ", dtype_name(buffer), "; convert them or reset the cache");
   check_value(added.device() == buffer.device(), name, " are on ", added.device(),
               ", but the layer lies on ", buffer.device());
 }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/storage/check.h"
 #include "kvcache/storage/storage.h"
 
@@ -43,7 +44,7 @@ class FixedStorage final : public Storage {
     const std::int64_t slack = slots_ - options_.columns;
     const std::int64_t most = std::max(slack, options_.most_slack);
     const std::int64_t wanted = std::min(asked.value_or(slack > 0 ? slack : most_record()), most);
-    check_state(wanted > 0 && wanted <= most_record(), "the layer's ring has ", slots_,
+    check_state(wanted > 0 && wanted <= most_record(), "the ring has ", slots_,
                 " slots for a window of ", options_.columns, ", so it can record ", slack,
                 " past tokens", asked ? c10::str(", not ", *asked) : std::string(),
                 "; make the cache with a larger record_slack, or call activate_past_recording() "
@@ -247,8 +248,8 @@ class FixedStorage final : public Storage {
   // Refuses another shape than the one that was fixed for good. Throws ValueError.
   void check_pinned(const KeyValue& given) const {
     if (!pinned_ || shape_of(given) == *pinned_) return;
-    check_value(false, "keys and values are ", given.keys.dtype(), " ", given.keys.sizes(), " and ",
-                given.values.sizes(), " on ", given.keys.device(),
+    check_value(false, "keys and values are ", detail::dtype_name(given.keys), " ",
+                given.keys.sizes(), " and ", given.values.sizes(), " on ", given.keys.device(),
                 ", but early_initialization() fixed the layer's buffers to batch ", pinned_->batch,
                 ", ", pinned_->kv_heads, " heads of sizes ", pinned_->key_dim, " and ",
                 pinned_->value_dim, ", ", pinned_->dtype, " on ", pinned_->device,

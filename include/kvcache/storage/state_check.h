@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/storage/check.h"
@@ -20,7 +21,8 @@ inline void check_state_tensor(const at::Tensor& given, std::int64_t least_dims,
   check_dense(given, name);
   check_value(given.dim() >= least_dims && given.numel() > 0, name, " of shape ", given.sizes(),
               " have no token, row or channel; they need ", least_dims, " dimensions or more");
-  check_value(given.is_floating_point(), name, " must be floating point, but are ", given.dtype());
+  check_value(given.is_floating_point(), name, " must be floating point, but are ",
+              dtype_name(given));
   check_value(!given.requires_grad(), name,
               " require gradients, which a cache does not keep: run under at::NoGradGuard or "
               "c10::InferenceMode, or detach them");
@@ -37,8 +39,8 @@ inline void check_state_continues(const at::Tensor& buffer, const at::Tensor& gi
   };
   check_value(shape(given) == shape(buffer), name, " have shape ", given.sizes(),
               ", but the layer's are ", at::IntArrayRef(shape(buffer)), " at each token");
-  check_value(given.scalar_type() == buffer.scalar_type(), name, " are ", given.dtype(),
-              ", but the layer holds ", buffer.dtype(), "; convert them or reset the cache");
+  check_value(given.scalar_type() == buffer.scalar_type(), name, " are ", dtype_name(given),
+              ", but the layer holds ", dtype_name(buffer), "; convert them or reset the cache");
   check_value(given.device() == buffer.device(), name, " are on ", given.device(),
               ", but the layer lies on ", buffer.device());
 }
@@ -67,7 +69,7 @@ inline void check_filled(const at::Tensor& buffer, const std::string& name,
               ", but the layer was made for one of ", own.value_or(ConvolutionSize{}));
   if (!buffer.defined()) return;
   check_value(buffer.dim() == 3 && buffer.size(1) > 0 && buffer.is_floating_point(), name, " is ",
-              buffer.dtype(), " ", buffer.sizes(),
+              dtype_name(buffer), " ", buffer.sizes(),
               "; it must be floating point [batch, channels, tokens]");
   check_size(own, {buffer.size(1), taps});
 }
@@ -79,7 +81,7 @@ inline void check_filled(const at::Tensor& buffer, const std::string& name,
               ", but the layer was made for one of ", own.value_or(RecurrentSize{}));
   if (!buffer.defined()) return;
   check_value(buffer.dim() >= 2 && buffer.numel() > 0 && buffer.is_floating_point(), name, " is ",
-              buffer.dtype(), " ", buffer.sizes(),
+              dtype_name(buffer), " ", buffer.sizes(),
               "; it must be floating point [states, batch, ...] and not be empty");
   check_size(own, buffer);
 }

@@ -38,7 +38,7 @@ const auto kRefused = [](const auto& call) { return refusal<c10::OutOfMemoryErro
 
 const auto kToldOf = [](const std::string& shape) {
   return AllOf(HasSubstr("more than 281474976710656 bytes"), HasSubstr("shape " + shape),
-               HasSubstr("Float on cpu"), HasSubstr("fewer rows or tokens"));
+               HasSubstr("float32 on cpu"), HasSubstr("fewer rows or tokens"));
 };
 
 TEST(ImpossibleSizes, ReservedBehindTokens) {
@@ -153,7 +153,7 @@ TEST(ImpossibleSizes, ThatTheAllocatorRefuses) {
     const NoMemory none;
     EXPECT_THAT(kRefused([&] { cache.update(next, next, 0); }),
                 AllOf(HasSubstr("17408 bytes"), HasSubstr("shape [1, 8, 34, 16]"),
-                      HasSubstr("Float on cpu"), HasSubstr("fewer rows or tokens"),
+                      HasSubstr("float32 on cpu"), HasSubstr("fewer rows or tokens"),
                       HasSubstr("(can't allocate memory: 17408)")));
   }
   EXPECT_EQ(cache.get_seq_length(), 16);

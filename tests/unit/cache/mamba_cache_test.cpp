@@ -57,7 +57,7 @@ TEST_F(RefusedStates, InputsOfAConvolution) {
   expect_refused<ValueError>("[batch, channels, tokens]", feed(ones({2, 2, 3})));
   expect_refused<ValueError>("[batch, channels, tokens]", feed(ones({1, 2, 2})));
   expect_refused<ValueError>("[2, 3, 2]", feed(ones({2, 3, 2})));
-  expect_refused<ValueError>("double", feed(ones({2, 2, 2}, at::kDouble)));
+  expect_refused<ValueError>("float64", feed(ones({2, 2, 2}, at::kDouble)));
   expect_refused<ValueError>("floating point", feed(ones({2, 2, 2}, at::kLong)));
   expect_refused<ValueError>("gradients", feed(ones({2, 2, 2}).requires_grad_()));
   expect_refused<ValueError>("kernel_size is 4", feed(ones({2, 2, 2}), 4));
@@ -74,7 +74,7 @@ TEST_F(RefusedStates, StatesOfARecurrence) {
   expect_refused<ValueError>("[1, 2, ...]", feed(ones({1, 3, 1})));
   expect_refused<ValueError>("[1, 2, 2]", feed(ones({1, 2, 2})));
   expect_refused<ValueError>("[1, 2, 1, 1]", feed(ones({1, 2, 1, 1})));
-  expect_refused<ValueError>("c10::Half", feed(ones({1, 2, 1}, at::kHalf)));
+  expect_refused<ValueError>("float16", feed(ones({1, 2, 1}, at::kHalf)));
   expect_refused<ValueError>("states 0 to 1", feed(ones({1, 2, 1}), -1));
 }
 
@@ -121,7 +121,9 @@ TEST(MambaCache, IsOfLinearLayersOnly) {
   EXPECT_THAT(refusal<ValueError>([] {
                 MambaCache({kLinear, kFull});
               }),
-              HasSubstr("full_attention"));
+              AllOf(HasSubstr("layer 1 is 'full_attention'"), HasSubstr("DynamicCache")));
+  EXPECT_THAT(refusal<ValueError>([] { MambaCache({{.type = "retention"}}); }),
+              HasSubstr("unknown layer type 'retention'"));
   EXPECT_THAT(refusal<ValueError>([] { MambaCache(std::vector<LayerSpec>{}); }),
               HasSubstr("layers"));
   EXPECT_THAT(refusal<ValueError>(

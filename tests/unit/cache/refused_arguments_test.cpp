@@ -133,13 +133,21 @@ TEST(RefusedArguments, CachesThatWereMovedFrom) {
   expect_refusals(both);
 }
 
+TEST(RefusedArguments, LayersThatAreNotThere) {
+  DynamicCache made({kFull, kFull}), lazy;
+  EXPECT_THAT(refusal<ValueError>([&] { (void)made.get_seq_length(2); }),
+              HasSubstr("no layer 2: this cache has layers 0 to 1"));
+  EXPECT_THAT(refusal<ValueError>([&] { (void)lazy.get_seq_length(-1); }),
+              HasSubstr("no layer -1: this cache can have layers 0 to 9999"));
+}
+
 TEST(RefusedArguments, KeysAndValuesOfTwoDtypes) {
   DynamicCache growing({kFull});
   StaticCache fixed({kFull}, {.max_cache_len = 4});
   const at::Tensor keys = counting(0, 1, {1, 1, 1});
   for (Cache* cache : {static_cast<Cache*>(&growing), static_cast<Cache*>(&fixed)}) {
     EXPECT_THAT(refusal<ValueError>([&] { cache->update(keys, keys.to(at::kHalf), 0); }),
-                AllOf(HasSubstr("float"), HasSubstr("Half"), HasSubstr("one dtype")));
+                AllOf(HasSubstr("float32"), HasSubstr("float16"), HasSubstr("one dtype")));
     EXPECT_EQ(cache->get_seq_length(), 0);
   }
 }

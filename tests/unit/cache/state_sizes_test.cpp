@@ -65,7 +65,7 @@ TEST(StateSizes, OthersAreRefused) {
     EXPECT_THAT(recurrence({1, 1, 4}, at::kFloat),
                 AllOf(HasSubstr("layer 0"), HasSubstr("shape [4]"), HasSubstr("shape [1]")));
     EXPECT_THAT(recurrence({1, 1, 1}, at::kHalf),
-                AllOf(HasSubstr("dtype Half"), HasSubstr("dtype Float")));
+                AllOf(HasSubstr("dtype float16"), HasSubstr("dtype float32")));
     const at::Tensor outputs =
         testing::run(step, cache, {first ? testing::Numbers{1, 2, 3} : testing::Numbers{4, 5}});
     step.commit();

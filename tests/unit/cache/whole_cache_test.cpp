@@ -117,7 +117,7 @@ TEST(Concatenation, RefusesCachesThatDoNotGoTogether) {
   EXPECT_THAT(message(other), HasSubstr("layer 0"));
   EXPECT_THAT(message(two), HasSubstr("1 layers, but the other has 2"));
   EXPECT_THAT(message(wide), HasSubstr("only rows and tokens may differ"));
-  EXPECT_THAT(message(half), HasSubstr("Half"));
+  EXPECT_THAT(message(half), HasSubstr("float16"));
   DynamicCache recording(std::vector<LayerSpec>{window(4)}), not_recording({window(4)});
   recording.activate_past_recording();
   feed(recording, 3);

@@ -139,7 +139,7 @@ TEST(StateDict, KnownHarmlessWeightsMayStayUnused) {
 
 TEST(StateDict, BadArgumentsAreRefused) {
   EXPECT_THAT(value_error([] { StateDict({{"a", at::Tensor()}}); }), HasSubstr("\"a\""));
-  EXPECT_THAT(value_error([] { StateDict({}, {.dtype = at::kLong}); }), HasSubstr("Long"));
+  EXPECT_THAT(value_error([] { StateDict({}, {.dtype = at::kLong}); }), HasSubstr("int64"));
   const StateDict weights({{"a", counting({2})}});
   EXPECT_THAT(value_error([&] { weights.take("a", {-1}); }), HasSubstr("negative"));
 }
