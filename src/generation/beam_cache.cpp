@@ -4,54 +4,70 @@
 #include <ATen/ops/tensor.h>
 
 #include <exception>
+#include <numeric>
+#include <utility>
 
 namespace kvcache::detail {
+namespace {
+
+// One row of a growing cache is then held once for all.
+void repeat(std::int64_t times, Cache& cache) {
+  if (times == 1) return;
+  if (cache.batch_size() == 1) return cache.expand(times);
+  cache.batch_repeat_interleave(times);
+}
+
+}  // namespace
 
 void BeamCache::expand(std::int64_t beams) {
   if (cache_ == nullptr) return;
   if (!keeps_all_) start_ = cache_->snapshot();
   held_ = cache_->history().seen();
   const std::int64_t rows = cache_->batch_size();
-  repeat(beams);
+  repeat(beams, *cache_);
   rows_ = rows;
 }
 
-void BeamCache::follow(const at::Tensor& beams) {
-  if (cache_ == nullptr || beams.equal(at::arange(beams.numel(), at::kLong))) return;
-  cache_->reorder_cache(beams);
-}
-
-void BeamCache::end(const std::vector<std::int64_t>& rows, std::int64_t tokens, std::int64_t each) {
-  if (rows_ > 0 && cache_->can_crop(tokens)) {
-    cache_->batch_select_indices(at::tensor(rows, at::kLong));
-    cache_->crop(-tokens);
+void BeamCache::end(const std::vector<std::int64_t>& rows, std::int64_t tokens,
+                    const std::vector<std::int64_t>& prompts, Cache& cache) const {
+  if (rows_ > 0 && cache.can_crop(tokens)) {
+    cache.batch_select_indices(at::tensor(rows, at::kLong));
+    cache.crop(-tokens);
     return;
   }
-  if (rows_ > 0) go_back();
-  repeat(each);
+  if (rows_ > 0) go_back(prompts, cache);
+  repeat(std::ssize(rows) / std::ssize(prompts), cache);
 }
 
-void BeamCache::undo() noexcept {
+void BeamCache::undo(std::vector<CachePart> parts, std::int64_t beams) noexcept {
   if (rows_ == 0) return;
   try {
-    go_back();
+    for (CachePart& part : parts) {
+      std::vector<std::int64_t> prompts;
+      for (std::size_t i = 0; i < part.rows.size(); i += static_cast<std::size_t>(beams)) {
+        prompts.push_back(part.rows[i] / beams);
+      }
+      go_back(prompts, *part.cache);
+      part.rows = std::move(prompts);
+    }
+    if (!parts.empty()) return put_together(parts, *cache_);
+    std::vector<std::int64_t> all(static_cast<std::size_t>(rows_));
+    std::iota(all.begin(), all.end(), 0);
+    go_back(all, *cache_);
   } catch (const std::exception&) {
     cache_->reset();
   }
 }
 
-// One row of a growing cache is then held once for all.
-void BeamCache::repeat(std::int64_t times) {
-  if (times == 1) return;
-  if (cache_->batch_size() == 1) return cache_->expand(times);
-  cache_->batch_repeat_interleave(times);
-}
-
-void BeamCache::go_back() {
-  if (start_) return cache_->restore(*start_);
-  const std::int64_t each = cache_->batch_size() / rows_;
-  cache_->batch_select_indices(at::arange(0, cache_->batch_size(), each, at::kLong));
-  cache_->crop(held_ - cache_->history().seen());
+void BeamCache::go_back(const std::vector<std::int64_t>& prompts, Cache& cache) const {
+  if (start_) {
+    cache.restore(*start_);
+    if (std::ssize(prompts) < rows_) cache.batch_select_indices(at::tensor(prompts, at::kLong));
+    return;
+  }
+  const std::int64_t each = cache.batch_size() / std::ssize(prompts);
+  cache.batch_select_indices(at::arange(0, cache.batch_size(), each, at::kLong));
+  cache.crop(-new_tokens(cache));
 }
 
 }  // namespace kvcache::detail

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "generation/running_rows.h"
 #include "kvcache/cache/cache.h"
 
 namespace kvcache::detail {
@@ -21,19 +22,26 @@ class BeamCache {
   // From now on each row is `beams` ones, which share what is held where that is possible.
   void expand(std::int64_t beams);
 
-  // Each beam goes on from another one.
-  void follow(const at::Tensor& beams);
+  // Whether beams whose prompt is done may leave: not where rows lie together for good.
+  bool may_leave() const { return cache_ == nullptr || !cache_->has_bound_rows(); }
 
-  // Makes row i hold what beam rows[i] holds, but its last `tokens` tokens; where they cannot be
-  // taken back, or the cache was not expanded, what it held before, each row `each` times.
-  void end(const std::vector<std::int64_t>& rows, std::int64_t tokens, std::int64_t each);
+  // Tokens of each row that came after it was expanded; 0 if it was not.
+  std::int64_t new_tokens(const Cache& cache) const {
+    return rows_ > 0 ? cache.history().seen() - held_ : 0;
+  }
 
-  // Goes back to what was held when it was expanded; if that cannot be done, to nothing.
-  void undo() noexcept;
+  // In `cache`, the whole one or the part of those prompts: makes row i hold what its beam rows[i]
+  // holds, but its last `tokens` tokens; where they cannot be taken back, or it was not expanded,
+  // what it held before, as many neighbouring rows for each prompt.
+  void end(const std::vector<std::int64_t>& rows, std::int64_t tokens,
+           const std::vector<std::int64_t>& prompts, Cache& cache) const;
+
+  // Goes back to what was held when it was expanded; if that cannot be done, to nothing. `parts`:
+  // those of beams that it is in, of whole prompts; none if it is whole.
+  void undo(std::vector<CachePart> parts, std::int64_t beams) noexcept;
 
  private:
-  void repeat(std::int64_t times);
-  void go_back();
+  void go_back(const std::vector<std::int64_t>& prompts, Cache& cache) const;
 
   Cache* cache_;
   bool keeps_all_;

@@ -4,9 +4,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "generation/configured.h"
 #include "generation/configured_processors.h"
@@ -24,6 +27,25 @@ void check_alone(const Inputs& inputs, const GenerationConfig& config) {
   check_value(inputs.assistant_model == nullptr && !config.prompt_lookup_num_tokens,
               "drafts are for one text, but num_beams = ", config.num_beams.value_or(1),
               "; leave out num_beams, or assistant_model and prompt_lookup_num_tokens");
+}
+
+std::vector<std::int64_t> all_of(std::int64_t count) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+TokenRows selected(const TokenRows& text, const std::vector<std::int64_t>& rows) {
+  const at::Tensor chosen = at::tensor(rows, text.ids.options());
+  TokenRows result{text.ids.index_select(0, chosen)};
+  if (text.valid) result.valid = text.valid->index_select(0, chosen);
+  return result;
+}
+
+// Each beam goes on from another one. `cache` null: nothing is held.
+void follow(const at::Tensor& beams, Cache* cache) {
+  if (cache == nullptr || beams.equal(at::arange(beams.numel(), at::kLong))) return;
+  cache->reorder_cache(beams);
 }
 
 }  // namespace
@@ -75,7 +97,7 @@ Output BeamLoop::run() {
     output.sequences_scores = scores_of(best, texts.ids.device());
     if (!logits_.empty()) output.logits = logits_of(best, logits_, beams_);
   } catch (...) {
-    cache_.undo();
+    cache_.undo(feed_.rows().take_parts(), beams_);
     throw;
   }
   output.timings = timings_;
@@ -84,19 +106,32 @@ Output BeamLoop::run() {
 
 void BeamLoop::expand() {
   cache_.expand(beams_);
+  feed_.rows().repeat(beams_);
   const std::int64_t rows = prompt_.ids.size(0);
   text_.select(at::arange(rows, prompt_.ids.options()).repeat_interleave(beams_));
 }
 
 bool BeamLoop::step() {
+  keep_running();
   if (scorer_.steps() > 1) {  // before, the beams of a row hold the same
     const at::Tensor beams = scorer_.last_beams();
-    cache_.follow(beams);
+    follow(feed_.rows().fed(beams), feed_.cache());
     text_.select(beams.to(prompt_.ids.device()));
   }
   text_.append(scorer_.last_tokens(), std::nullopt);
-  timings_.decode_tokens += prompt_.ids.size(0) * beams_;
+  timings_.decode_tokens += feed_.rows().running();
   return take(feed_.next(text_.text()).select(1, -1));
+}
+
+void BeamLoop::keep_running() {
+  const std::int64_t rows = scorer_.rows();
+  at::Tensor running = at::ones({rows, beams_}, at::kBool);
+  bool all = true;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (scorer_.done(row)) running.select(0, row).fill_(false);
+    all = all && !scorer_.done(row);
+  }
+  if (!all && cache_.may_leave()) feed_.rows().keep(running.flatten(), text_.length() + 1);
 }
 
 bool BeamLoop::take(const at::Tensor& logits) {
@@ -140,12 +175,32 @@ std::vector<bool> BeamLoop::complete(const Candidates& candidates) const {
 }
 
 void BeamLoop::hold(const std::vector<BeamText>& best, const TokenRows& texts) {
-  const NearestBeams near = nearest(best, scorer_);
-  cache_.end(near.beams, scorer_.steps() - 1 - near.common, returned_);
-  const std::int64_t held = texts.length() - 1;
+  std::vector<CachePart> parts = feed_.rows().take_parts();
+  if (parts.empty()) return hold(best, texts, all_of(scorer_.rows()), *feed_.cache());
+  for (CachePart& part : parts) {
+    std::vector<std::int64_t> prompts, rows;
+    std::vector<BeamText> of_part;
+    for (std::size_t i = 0; i < part.rows.size(); i += static_cast<std::size_t>(beams_)) {
+      prompts.push_back(part.rows[i] / beams_);
+      for (const std::int64_t text : all_of(returned_)) {
+        rows.push_back(prompts.back() * returned_ + text);
+        of_part.push_back(best[static_cast<std::size_t>(rows.back())]);
+      }
+    }
+    hold(of_part, selected(texts, rows), prompts, *part.cache);
+    part.rows = std::move(rows);
+  }
+  put_together(parts, *feed_.cache());
+}
+
+void BeamLoop::hold(const std::vector<BeamText>& best, const TokenRows& texts,
+                    const std::vector<std::int64_t>& prompts, Cache& cache) {
+  const std::int64_t steps = cache_.new_tokens(cache), held = texts.length() - 1;
+  const NearestBeams near = nearest(best, prompts, scorer_, steps);
+  cache_.end(near.beams, steps - near.common, prompts, cache);
   TokenRows fed{texts.ids.narrow(1, 0, held)};
   if (texts.valid) fed.valid = texts.valid->narrow(1, 0, held);
-  feed_.fill(fed);
+  feed_.fill(fed, prompts, cache);
 }
 
 }  // namespace kvcache::detail

@@ -41,8 +41,15 @@ class BeamLoop {
   Candidates propose(const at::Tensor& logits) const;
   std::vector<bool> complete(const Candidates& candidates) const;
 
+  // Lets the beams of prompts that are done leave the batch.
+  void keep_running();
+
   // Makes the cache hold the best texts but their last token, or padding.
   void hold(const std::vector<BeamText>& best, const TokenRows& texts);
+
+  // The same in `cache`, which holds the beams of `prompts`.
+  void hold(const std::vector<BeamText>& best, const TokenRows& texts,
+            const std::vector<std::int64_t>& prompts, Cache& cache);
 
   const Inputs& inputs_;
   const GenerationConfig& config_;

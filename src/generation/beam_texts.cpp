@@ -87,18 +87,19 @@ at::Tensor logits_of(const std::vector<BeamText>& texts, const std::vector<at::T
   return result;
 }
 
-NearestBeams nearest(const std::vector<BeamText>& texts, const BeamScorer& scorer) {
-  const std::int64_t before = scorer.steps() - 1, each = std::ssize(texts) / scorer.rows();
-  NearestBeams result{.beams = {}, .common = std::min(before, longest(texts) - 1)};
+NearestBeams nearest(const std::vector<BeamText>& texts, const std::vector<std::int64_t>& prompts,
+                     const BeamScorer& scorer, std::int64_t steps) {
+  const std::int64_t each = std::ssize(texts) / std::ssize(prompts);
+  NearestBeams result{.beams = {}, .common = std::min(steps, longest(texts) - 1)};
   for (std::int64_t i = 0; i < std::ssize(texts); ++i) {
-    const std::int64_t first = i / each * scorer.beams();
-    std::int64_t nearest = first, most = -1;
-    for (std::int64_t beam = first; beam < first + scorer.beams(); ++beam) {
-      const std::int64_t shared = common(texts[index(i)].path, scorer.path(beam, before));
+    const std::int64_t first = prompts[index(i / each)] * scorer.beams();
+    std::int64_t nearest = 0, most = -1;
+    for (std::int64_t beam = 0; beam < scorer.beams(); ++beam) {
+      const std::int64_t shared = common(texts[index(i)].path, scorer.path(first + beam, steps));
       if (shared > most) nearest = beam;
       most = std::max(most, shared);
     }
-    result.beams.push_back(nearest);
+    result.beams.push_back(i / each * scorer.beams() + nearest);
     result.common = std::min(result.common, most);
   }
   return result;

@@ -35,11 +35,14 @@ at::Tensor scores_of(const std::vector<BeamText>& texts, at::Device device);
 at::Tensor logits_of(const std::vector<BeamText>& texts, const std::vector<at::Tensor>& steps,
                      std::int64_t beams);
 
-// The beams, as they were before the last step, that have most in common with the texts.
+// The beams, as they were after a number of steps, that have most in common with texts.
 struct NearestBeams {
-  std::vector<std::int64_t> beams;  // one a text, of its own prompt
+  std::vector<std::int64_t> beams;  // one a text, of its own prompt, counted through these prompts
   std::int64_t common = 0;          // new tokens that each shares with its text, at least
 };
-NearestBeams nearest(const std::vector<BeamText>& texts, const BeamScorer& scorer);
+
+// `texts`: of these prompts, as many of each.
+NearestBeams nearest(const std::vector<BeamText>& texts, const std::vector<std::int64_t>& prompts,
+                     const BeamScorer& scorer, std::int64_t steps);
 
 }  // namespace kvcache::detail

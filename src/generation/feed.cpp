@@ -44,29 +44,32 @@ at::Tensor Feed::next(const TokenRows& text, std::int64_t tokens) {
   return rows_.spread(forward(std::move(input), text));
 }
 
-void Feed::fill(const TokenRows& text) {
-  for (std::int64_t held = cache()->history().seen(); held < text.length();) {
+void Feed::fill(const TokenRows& text, const std::vector<std::int64_t>& prompts, Cache& cache) {
+  for (std::int64_t held = cache.history().seen(); held < text.length();) {
     const std::int64_t left = text.length() - held;
-    const std::int64_t count = std::min(left, most_at_once_.value_or(left));
-    ForwardInput input = rows_.fed(text, held, count);
+    ForwardInput input = columns_of(text, held, std::min(left, most_at_once_.value_or(left)));
+    if (needs_whole_text(input, &cache)) {
+      cache.reset();
+      input = columns_of(text, 0, text.length());
+      if (prompt_.encoder) input.encoder = rows_of(*prompt_.encoder, prompts);
+    }
     input.logits_to_keep = 1;
-    forward(std::move(input), text);
-    held = cache()->history().seen();
+    model_.forward(input, &cache);
+    held = cache.history().seen();
   }
 }
 
 bool Feed::runs_whole_text(const TokenRows& text, std::int64_t tokens) const {
-  return cache() == nullptr || needs_whole_text(last_tokens(text, tokens));
+  return cache() == nullptr || needs_whole_text(last_tokens(text, tokens), cache());
 }
 
-bool Feed::needs_whole_text(const ForwardInput& input) const {
-  return cache() != nullptr && cache()->history().known() &&
-         model_.needs_whole_text(input, *cache());
+bool Feed::needs_whole_text(const ForwardInput& input, Cache* cache) const {
+  return cache != nullptr && cache->history().known() && model_.needs_whole_text(input, *cache);
 }
 
 at::Tensor Feed::forward(ForwardInput input, const TokenRows& text) {
   const at::Device device = text.ids.device();
-  if (needs_whole_text(input)) {
+  if (needs_whole_text(input, cache())) {
     cache()->reset();
     input = whole_text(text, input.logits_to_keep);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "generation/prompt.h"
 #include "generation/running_rows.h"
@@ -40,8 +41,9 @@ class Feed {
   // of these, float32 [rows, tokens, vocab] on the text's device.
   at::Tensor next(const TokenRows& text, std::int64_t tokens = 1);
 
-  // Feeds what the cache does not hold of a text yet, as a prefill does.
-  void fill(const TokenRows& text);
+  // Feeds what `cache` does not hold of a text yet, as a prefill does. `prompts`: rows of the
+  // prompt that its rows go on from, as many neighbouring ones from each.
+  void fill(const TokenRows& text, const std::vector<std::int64_t>& prompts, Cache& cache);
 
   // Whether next() would run the whole text, as cached keys do not fit its last tokens.
   bool runs_whole_text(const TokenRows& text, std::int64_t tokens) const;
@@ -58,7 +60,7 @@ class Feed {
   // What next() feeds.
   ForwardInput last_tokens(const TokenRows& text, std::int64_t tokens) const;
   ForwardInput whole_text(const TokenRows& text, std::int64_t tokens) const;
-  bool needs_whole_text(const ForwardInput& input) const;
+  bool needs_whole_text(const ForwardInput& input, Cache* cache) const;
 
   // Runs `input`, or all of `text` where the cached keys do not fit what follows them. Scores as
   // next() returns them.

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,6 +18,34 @@ constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 at::Tensor indices(const std::vector<std::int64_t>& rows) { return at::tensor(rows, at::kLong); }
 
 }  // namespace
+
+ForwardInput columns_of(const TokenRows& text, std::int64_t first, std::int64_t count) {
+  ForwardInput input{.input_ids = text.ids.narrow(1, first, count)};
+  if (text.valid) input.attention_mask = text.valid->narrow(1, first, count);
+  return input;
+}
+
+EncoderInput rows_of(const EncoderInput& encoder, const std::vector<std::int64_t>& rows) {
+  const auto of = [&](const at::Tensor& all) {
+    return all.index_select(0, indices(rows).to(all.device()));
+  };
+  EncoderInput result{.input_ids = of(encoder.input_ids)};
+  if (encoder.attention_mask) result.attention_mask = of(*encoder.attention_mask);
+  return result;
+}
+
+void put_together(const std::vector<CachePart>& parts, Cache& cache) {
+  std::vector<Cache*> caches;
+  std::size_t rows = 0;
+  for (const CachePart& part : parts) rows += part.rows.size();
+  std::vector<std::int64_t> places(rows);
+  std::int64_t place = 0;
+  for (const CachePart& part : parts) {
+    caches.push_back(part.cache.get());
+    for (const std::int64_t row : part.rows) places[static_cast<std::size_t>(row)] = place++;
+  }
+  cache.put_together(caches, indices(places));
+}
 
 RunningRows::~RunningRows() {
   try {
@@ -44,26 +73,27 @@ void RunningRows::keep(const at::Tensor& running, std::int64_t length) {
   running_ = std::move(still);
 }
 
+// Of rows that are fed: where they lie among these.
+std::vector<std::int64_t> RunningRows::places(const std::vector<std::int64_t>& rows) const {
+  std::vector<std::int64_t> result;
+  for (const std::int64_t row : rows) {
+    result.push_back(std::lower_bound(running_.begin(), running_.end(), row) - running_.begin());
+  }
+  return result;
+}
+
 // Both lists hold rows that are fed so far.
 void RunningRows::let_go(const std::vector<std::int64_t>& ended,
                          const std::vector<std::int64_t>& running) {
-  const auto among_fed = [&](const std::vector<std::int64_t>& rows) {
-    std::vector<std::int64_t> places;
-    for (const std::int64_t row : rows) {
-      places.push_back(std::find(running_.begin(), running_.end(), row) - running_.begin());
-    }
-    return indices(places);
-  };
   if (!moved_) moved_ = cache_->move_out();
-  Ended part{.cache = moved_->copy_rows(among_fed(ended)), .rows = ended};
+  CachePart part{.cache = moved_->copy_rows(indices(places(ended))), .rows = ended};
   ended_.reserve(ended_.size() + 1);
-  moved_->batch_select_indices(among_fed(running));
+  moved_->batch_select_indices(indices(places(running)));
   ended_.push_back(std::move(part));
 }
 
 ForwardInput RunningRows::fed(const TokenRows& text, std::int64_t first, std::int64_t count) const {
-  ForwardInput input{.input_ids = text.ids.narrow(1, first, count)};
-  if (text.valid) input.attention_mask = text.valid->narrow(1, first, count);
+  ForwardInput input = columns_of(text, first, count);
   if (!some_ended_) return input;
   const at::Device device = text.ids.device();
   if (masked_) {
@@ -78,17 +108,19 @@ ForwardInput RunningRows::fed(const TokenRows& text, std::int64_t first, std::in
   return input;
 }
 
+at::Tensor RunningRows::fed(const at::Tensor& rows) const {
+  if (!some_ended_) return rows;
+  const at::Tensor chosen = rows.index_select(0, indices(running_)).contiguous();
+  const auto* first = chosen.const_data_ptr<std::int64_t>();
+  return indices(places({first, first + chosen.numel()}));
+}
+
 std::optional<EncoderInput> RunningRows::fed(const std::optional<EncoderInput>& encoder) const {
   if (!encoder || !some_ended_ || masked_) return encoder;
   const std::int64_t each = rows_ / encoder->input_ids.size(0);
   std::vector<std::int64_t> chosen;
   for (const std::int64_t row : running_) chosen.push_back(row / each);
-  const auto of = [&](const at::Tensor& rows) {
-    return rows.index_select(0, indices(chosen).to(rows.device()));
-  };
-  EncoderInput result{.input_ids = of(encoder->input_ids)};
-  if (encoder->attention_mask) result.attention_mask = of(*encoder->attention_mask);
-  return result;
+  return rows_of(*encoder, chosen);
 }
 
 at::Tensor RunningRows::spread(const at::Tensor& scores) const {
@@ -109,21 +141,17 @@ at::Tensor RunningRows::without_ended(const at::Tensor& scores) const {
 
 void RunningRows::put_together() {
   if (masked_) return move_padding();
-  if (!moved_) return;
-  std::vector<Cache*> parts{moved_.get()};
-  std::vector<std::int64_t> places(static_cast<std::size_t>(rows_));
-  std::int64_t place = 0;
-  const auto take = [&](const std::vector<std::int64_t>& rows) {
-    for (const std::int64_t row : rows) places[static_cast<std::size_t>(row)] = place++;
-  };
-  take(running_);
-  for (const Ended& part : ended_) {
-    parts.push_back(part.cache.get());
-    take(part.rows);
-  }
-  const std::unique_ptr<Cache> moved = std::move(moved_);  // tried once
-  cache_->put_together(parts, indices(places));
+  if (moved_) detail::put_together(take_parts(), *cache_);
+}
+
+std::vector<CachePart> RunningRows::take_parts() {
+  std::vector<CachePart> parts;
+  if (!moved_) return parts;
+  parts.reserve(1 + ended_.size());
+  parts.push_back({std::move(moved_), running_});
+  std::move(ended_.begin(), ended_.end(), std::back_inserter(parts));
   ended_.clear();
+  return parts;
 }
 
 // The padding that ended rows got goes before their tokens, if it can.

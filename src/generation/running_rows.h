@@ -16,6 +16,22 @@
 
 namespace kvcache::detail {
 
+// Columns [first, first + count) of a text, as they are fed.
+ForwardInput columns_of(const TokenRows& text, std::int64_t first, std::int64_t count);
+
+// These rows of an encoder's input.
+EncoderInput rows_of(const EncoderInput& encoder, const std::vector<std::int64_t>& rows);
+
+// A cache of some rows of a batch, and which of them these are, in its order.
+struct CachePart {
+  std::unique_ptr<Cache> cache;
+  std::vector<std::int64_t> rows;
+};
+
+// All rows go to `cache`, which holds none, in their order. Where memory lacks for it the cache
+// holds no tokens.
+void put_together(const std::vector<CachePart>& parts, Cache& cache);
+
 class RunningRows {
  public:
   // `cache`: what the rows are fed to, null for none; `pads_do_harm`: to layers of the model, which
@@ -27,6 +43,9 @@ class RunningRows {
 
   // What is left to put together is; where memory lacks for it, the cache holds no tokens.
   ~RunningRows();
+
+  // Every row is `each` neighbouring ones from now on. Before any has ended.
+  void repeat(std::int64_t each) { rows_ *= each; }
 
   // The cache of the rows that are fed.
   Cache* cache() const { return moved_ ? moved_.get() : cache_; }
@@ -44,6 +63,10 @@ class RunningRows {
   // Columns [first, first + count) of a text, int64 [rows, length], as they are fed.
   ForwardInput fed(const TokenRows& text, std::int64_t first, std::int64_t count) const;
 
+  // Of as many indices as there are rows, each of a row that is fed where its own is: those of the
+  // rows that are fed, counted among these.
+  at::Tensor fed(const at::Tensor& indices) const;
+
   // The encoder's rows for the rows that are fed.
   std::optional<EncoderInput> fed(const std::optional<EncoderInput>& encoder) const;
 
@@ -55,14 +78,14 @@ class RunningRows {
   // tokens.
   void put_together();
 
- private:
-  struct Ended {
-    std::unique_ptr<Cache> cache;
-    std::vector<std::int64_t> rows;
-  };
+  // Instead of put_together(): the caches of all rows, those that have not ended first. None where
+  // no row has left; the rows are then where they were.
+  std::vector<CachePart> take_parts();
 
+ private:
   void let_go(const std::vector<std::int64_t>& ended, const std::vector<std::int64_t>& running);
   void move_padding();
+  std::vector<std::int64_t> places(const std::vector<std::int64_t>& rows) const;
 
   Cache* cache_;
   std::int64_t rows_;
@@ -75,7 +98,7 @@ class RunningRows {
 
   // Where they leave:
   std::unique_ptr<Cache> moved_;  // the running rows; null: none have left, or there is no cache
-  std::vector<Ended> ended_;
+  std::vector<CachePart> ended_;
 };
 
 }  // namespace kvcache::detail

@@ -85,12 +85,17 @@ bool TokenLoop::step(const std::vector<std::int64_t>& draft) {
   text_.shorten(length);
   bool more = true;
   std::int64_t accepted = 0;
-  for (;; ++accepted) {
-    const at::Tensor chosen = choose(logits.select(1, accepted));
-    more = take(chosen);
-    timings_.decode_tokens += feed_.rows().running();
-    if (!more || accepted == drafted) break;
-    if (chosen.item<std::int64_t>() != draft[static_cast<std::size_t>(accepted)]) break;
+  try {
+    for (;; ++accepted) {
+      const at::Tensor chosen = choose(logits.select(1, accepted));
+      more = take(chosen);
+      timings_.decode_tokens += feed_.rows().running();
+      if (!more || accepted == drafted) break;
+      if (chosen.item<std::int64_t>() != draft[static_cast<std::size_t>(accepted)]) break;
+    }
+  } catch (...) {  // of a processor, a criterion or a streamer
+    feed_.take_back(drafted - accepted);
+    throw;
   }
   feed_.take_back(drafted - accepted);
   if (drafts_) drafts_->note_accepted(accepted);

@@ -17,7 +17,8 @@ namespace kvcache {
 struct GenerationAttempt {
   std::string cache;  // its kind, as in cache_implementation, or that of the one passed in; "none"
   // Bytes of that cache with the longest text that the config allows, by Cache::plan; absent where
-  // layers do not say how large what they hold is.
+  // layers do not say how large what they hold is. With num_beams a whole row for each beam: more
+  // than it takes where one prompt in growing layers is held once for all of them.
   std::optional<std::int64_t> planned_bytes = {};
   std::string error = {};  // what there was no memory for; empty: it made the output
 };

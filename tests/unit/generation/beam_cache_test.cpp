@@ -1,7 +1,6 @@
 // Beam search over every kind of cache: the same texts as without one, and afterwards a cache that
 // holds them and can be gone on with.
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +16,7 @@
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
+#include "tests/support/beams.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/refusal.h"
 #include "tests/support/sweep.h"
@@ -28,7 +28,11 @@ namespace {
 using testing::checkpoint;
 using ::testing::HasSubstr;
 using testing::ids_tensor;
+using testing::kPromptEnds;
+using testing::random_ids;
 using testing::refusal;
+using testing::three_prompts;
+using testing::three_prompts_config;
 
 struct Kind {
   std::string model;
@@ -52,12 +56,21 @@ std::unique_ptr<Cache> make_cache(const Kind& kind) {
   return std::make_unique<DynamicCache>(layers);
 }
 
-at::Tensor random_ids(std::int64_t rows, std::int64_t tokens, std::uint64_t seed) {
-  return at::randint(3, 64, {rows, tokens}, at::make_generator<at::CPUGeneratorImpl>(seed),
-                     at::kLong);
-}
-
 at::Tensor all_but_last(const at::Tensor& ids) { return ids.narrow(1, 0, ids.size(1) - 1); }
+
+class Fails final : public LogitsProcessor {
+ public:
+  explicit Fails(int call) : call_(call) {}
+
+  at::Tensor process(const TokenRows&, const at::Tensor& scores) override {
+    if (++calls_ == call_) throw std::runtime_error("a processor failed");
+    return scores;
+  }
+
+ private:
+  int call_;
+  int calls_ = 0;
+};
 
 class BeamCaches : public ::testing::TestWithParam<Kind> {
  protected:
@@ -93,6 +106,20 @@ class BeamCaches : public ::testing::TestWithParam<Kind> {
     const GenerationConfig greedy{.max_new_tokens = 3};
     const at::Tensor expected = generate(model(), more, greedy).sequences;
     EXPECT_TRUE(generate(model(), more, greedy, cache.get()).sequences.equal(expected));
+  }
+
+  // The next token's scores over the cache are those over one that was filled with the same columns
+  // at once.
+  void expect_like_a_new_one(Cache& cache, const Inputs& inputs) const {
+    const auto fresh = make_cache(GetParam());
+    ForwardInput all{.input_ids = cache.history().ids(), .attention_mask = cache.history().valid()};
+    if (model().is_encoder_decoder()) {
+      all.encoder = {.input_ids = inputs.input_ids};
+    }
+    model().forward(all, fresh.get());
+    const ForwardInput next{.input_ids = at::full({cache.batch_size(), 1}, 7, at::kLong)};
+    const at::Tensor expected = model().forward(next, fresh.get());
+    EXPECT_LT(testing::difference(model().forward(next, &cache), expected), 1e-4);
   }
 };
 
@@ -174,20 +201,38 @@ TEST_P(BeamCaches, F41RowsOfAPaddedBatchAreTheirSoloRuns) {
   }
 }
 
+// Prompts are done at different times: their beams leave the batch, and their texts come back to
+// the cache.
+TEST_P(BeamCaches, F30DonePromptsLeaveAndComeBack) {
+  const Inputs inputs = three_prompts(model().is_encoder_decoder());
+  const auto cache = make_cache(GetParam());
+  const Output plain = run(inputs, three_prompts_config(), nullptr);
+  const Output cached = run(inputs, three_prompts_config(), cache.get());
+  ASSERT_TRUE(cached.sequences.equal(plain.sequences)) << cached.sequences << plain.sequences;
+  const std::int64_t given = cached.sequences.size(1) - 8;
+  for (std::int64_t prompt = 0; prompt < 3; ++prompt) {
+    Inputs alone = inputs;
+    alone.input_ids = inputs.input_ids.narrow(0, prompt, 1);
+    if (inputs.decoder_input_ids.defined()) {
+      alone.decoder_input_ids = inputs.decoder_input_ids.narrow(0, prompt, 1);
+    }
+    const Output solo = run(alone, three_prompts_config(), nullptr);
+    const std::int64_t made = kPromptEnds[static_cast<std::size_t>(prompt)];
+    const at::Tensor rows = cached.sequences.narrow(0, 2 * prompt, 2);
+    EXPECT_TRUE(rows.narrow(1, 0, given + made).equal(solo.sequences)) << rows << solo.sequences;
+    EXPECT_TRUE(rows.narrow(1, given + made, 8 - made).eq(0).all().item<bool>());
+    const at::Tensor scores = cached.sequences_scores->narrow(0, 2 * prompt, 2);
+    EXPECT_LT(testing::difference(scores, *solo.sequences_scores), 1e-4);
+  }
+  EXPECT_EQ(cache->batch_size(), 6);
+  EXPECT_TRUE(cache->history().ids().equal(all_but_last(cached.sequences)));
+  expect_like_a_new_one(*cache, inputs);
+}
+
 // What throws leaves the cache with the prompt, not with beams.
 TEST_P(BeamCaches, AFailureLeavesThePrompt) {
-  class Fails final : public LogitsProcessor {
-   public:
-    at::Tensor process(const TokenRows&, const at::Tensor& scores) override {
-      if (++calls_ == 6) throw std::runtime_error("a processor failed");
-      return scores;
-    }
-
-   private:
-    int calls_ = 0;
-  };
   const Inputs inputs{.input_ids = random_ids(2, 5, 3),
-                      .logits_processors = {std::make_shared<Fails>()}};
+                      .logits_processors = {std::make_shared<Fails>(6)}};
   const GenerationConfig config{.max_new_tokens = 12, .num_beams = 3};
   const auto cache = make_cache(GetParam());
   EXPECT_THROW(run(inputs, config, cache.get()), std::runtime_error);
@@ -196,6 +241,21 @@ TEST_P(BeamCaches, AFailureLeavesThePrompt) {
   const Inputs again{.input_ids = inputs.input_ids};
   EXPECT_TRUE(
       run(again, config, cache.get()).sequences.equal(run(again, config, nullptr).sequences));
+}
+
+// Also once beams have left.
+TEST_P(BeamCaches, AFailureBehindDonePromptsLeavesThePrompts) {
+  Inputs inputs = three_prompts(model().is_encoder_decoder());
+  const auto cache = make_cache(GetParam());
+  for (const int call : {5, 7}) {
+    inputs.logits_processors = {std::make_shared<Fails>(call)};
+    EXPECT_THROW(run(inputs, three_prompts_config(), cache.get()), std::runtime_error);
+    EXPECT_EQ(cache->batch_size(), 3);
+    EXPECT_EQ(cache->get_seq_length(), model().is_encoder_decoder() ? 2 : 5);
+  }
+  inputs.logits_processors.clear();
+  EXPECT_TRUE(run(inputs, three_prompts_config(), cache.get())
+                  .sequences.equal(run(inputs, three_prompts_config(), nullptr).sequences));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -207,95 +267,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{"lfm2", "static"}, Kind{"mamba2", "dynamic"}, Kind{"jamba", "dynamic"},
                       Kind{"qwen3_next", "dynamic"}, Kind{"t5", "dynamic"}, Kind{"t5", "static"}),
     ::testing::PrintToStringParamName());
-
-// Counts what goes through a model.
-class Counted final : public LanguageModel {
- public:
-  struct Pass {
-    std::int64_t rows, tokens;
-    bool encoder;
-    std::int64_t bytes;  // held before
-  };
-
-  explicit Counted(const LanguageModel& model)
-      : LanguageModel(model.config(), model.dtype(), model.device()), model_(model) {}
-
-  bool needs_whole_text(const ForwardInput& input, Cache& cache) const override {
-    return model_.needs_whole_text(input, cache);
-  }
-
-  mutable std::vector<Pass> passes;
-
- private:
-  at::Tensor run(const ForwardInput& input, Cache* cache) const override {
-    passes.push_back({input.input_ids.size(0), input.input_ids.size(1), input.encoder.has_value(),
-                      cache == nullptr ? 0 : cache->nbytes()});
-    return model_.forward(input, cache);
-  }
-  at::Tensor head(const at::Tensor&) const override { throw std::logic_error("not used"); }
-
-  const LanguageModel& model_;
-};
-
-TEST(BeamCost, F43ThePromptIsComputedAndHeldOnce) {
-  const Counted model(checkpoint("llama"));
-  const std::int64_t token_bytes = 3 * 2 * 2 * 8 * 4;  // layers, keys and values, heads, floats
-  generate(model, {.input_ids = random_ids(1, 40, 1)}, {.max_new_tokens = 9, .num_beams = 4});
-  ASSERT_EQ(model.passes.size(), 9U);
-  EXPECT_EQ(model.passes[0].rows, 1);
-  EXPECT_EQ(model.passes[0].tokens, 40);
-  for (std::size_t i = 1; i < model.passes.size(); ++i) {
-    EXPECT_EQ(model.passes[i].rows, 4);
-    EXPECT_EQ(model.passes[i].tokens, 1);
-    EXPECT_EQ(model.passes[i].bytes, (40 + 4 * (std::int64_t(i) - 1)) * token_bytes);
-  }
-}
-
-// Texts that stop at their last beams cost no pass more; those that ended before are fed again, in
-// one pass, and never the prompt.
-TEST(BeamCost, F28ThePromptIsNotComputedAgain) {
-  for (const char* name : {"llama", "mistral", "lfm2"}) {
-    const Counted model(checkpoint(name));
-    const Inputs inputs{.input_ids = random_ids(1, 20, 2)};
-    GenerationConfig config{.max_new_tokens = 10, .num_beams = 3, .num_return_sequences = 2};
-    const at::Tensor free = generate(model, inputs, config).sequences;
-    EXPECT_EQ(model.passes.size(), 10U) << name;
-    config.eos_token_id = {{free[0][25].item<std::int64_t>()}};
-    config.length_penalty = 0;
-    model.passes.clear();
-    const Output output = generate(model, inputs, config);
-    std::int64_t computed = 0;
-    for (const Counted::Pass& pass : model.passes) computed += pass.tokens;
-    const std::int64_t steps = 9, fed_again = output.sequences.size(1) - 20 - 1;
-    EXPECT_LE(model.passes.size(), 11U) << name;
-    EXPECT_LE(computed, 20 + steps + fed_again) << name;
-    EXPECT_EQ(output.cache->get_seq_length(), output.sequences.size(1) - 1);
-  }
-}
-
-TEST(BeamCost, F43TheEncoderRunsOnceAndItsKeysStayWhereTheyAre) {
-  const Counted model(testing::seq2seq_checkpoint("t5"));
-  EncoderDecoderCache cache(model.config());
-  generate(model, {.input_ids = random_ids(1, 11, 3)},
-           {.max_new_tokens = 7, .num_beams = 4, .num_return_sequences = 3}, &cache);
-  ASSERT_GE(model.passes.size(), 7U);
-  for (std::size_t i = 0; i < model.passes.size(); ++i) {
-    EXPECT_EQ(model.passes[i].encoder, i == 0);
-  }
-  EXPECT_EQ(cache.cross_attention_cache().batch_size(), 1);
-  EXPECT_EQ(cache.batch_size(), 3);
-}
-
-TEST(BeamCost, ARunnerUsesItsStaticCacheAgain) {
-  Runner runner(checkpoint("gemma3_text"));
-  for (const std::int64_t beams : {4, 2, 5}) {
-    const Inputs inputs{.input_ids = random_ids(2, 6, 8)};
-    GenerationConfig config{.max_new_tokens = 9, .num_beams = beams, .num_return_sequences = 2};
-    const at::Tensor expected = generate(checkpoint("gemma3_text"), inputs, config).sequences;
-    config.cache_implementation = "static";
-    EXPECT_TRUE(runner.generate(inputs, config).sequences.equal(expected)) << beams;
-  }
-}
 
 // A cached prefix is kept, and its rows are those of the prompts.
 TEST(BeamCaching, BeamsGoOnFromACache) {
