@@ -49,8 +49,7 @@ class UndoneDrafts : public ::testing::TestWithParam<const char*> {
     EXPECT_GE(held, 9);
     EXPECT_TRUE(cache.history().ids().equal(whole_.narrow(1, 0, held)));
     const Inputs rest{.input_ids = whole_.narrow(1, held, 1), .continuation = true};
-    const at::Tensor more =
-        generate(model_, rest, {.max_new_tokens = 20 - held}, &cache).sequences;
+    const at::Tensor more = generate(model_, rest, {.max_new_tokens = 20 - held}, &cache).sequences;
     EXPECT_TRUE(more.equal(whole_.narrow(1, held, 21 - held))) << more << whole_;
   }
 
