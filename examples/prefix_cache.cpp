@@ -1,4 +1,4 @@
-// One prefix, computed once, for several requests: prefix_cache CHECKPOINT_FOLDER.
+// Prefixes, computed once, for several requests: prefix_cache CHECKPOINT_FOLDER.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <kvcache/kvcache.h>
@@ -6,6 +6,7 @@
 #include <exception>
 #include <initializer_list>
 #include <iostream>
+#include <vector>
 
 int main(int argc, char** argv) try {
   if (argc != 2) return std::cerr << "usage: prefix_cache CHECKPOINT_FOLDER\n", 2;
@@ -25,6 +26,24 @@ int main(int argc, char** argv) try {
         kvcache::generate(*model, {.input_ids = text}, {.max_new_tokens = 5}, cache.get());
     std::cout << output.timings.prefill_tokens << " of " << text.size(1) << " tokens computed, "
               << output.sequences.size(1) - text.size(1) << " made\n";
+  }
+
+  // Rows that go on from it, in one forward pass.
+  const auto rows = prefix.fork();
+  rows->expand(3);
+  model->forward({.input_ids = at::tensor({35L, 9L, 32L}, at::kLong).unsqueeze(1)}, rows.get());
+  std::cout << prefix.nbytes() << " bytes of prefix, " << rows->nbytes() << " with the tokens of "
+            << rows->batch_size() << " rows\n";
+
+  // Many of them, found by their tokens.
+  kvcache::PrefixStore store(/*max_bytes=*/64 << 20);
+  store.insert(prefix);
+  const std::vector<int64_t> wanted{3, 14, 15, 9, 2, 6, 5, 20, 21};
+  if (const auto match = store.find(wanted)) {
+    const auto text = at::tensor(wanted, at::kLong).unsqueeze(0);
+    kvcache::generate(*model, {.input_ids = text}, {.max_new_tokens = 5}, match->cache.get());
+    std::cout << match->tokens << " of " << wanted.size() << " tokens found, "
+              << match->cache->get_seq_length() << " held in the end\n";
   }
 } catch (const std::exception& error) {
   std::cerr << "error: " << error.what() << '\n';

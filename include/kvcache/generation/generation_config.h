@@ -82,7 +82,7 @@ struct GenerationConfig {
   std::optional<bool> use_cache = {};                    // [true]
   std::optional<std::string> cache_implementation = {};  // its kind ["dynamic"]
   std::optional<std::string> cache_config = {};          // a JSON object, its settings [{}]
-  // Tokens that a static cache has room for, at least [the prompt and the new tokens].
+  // Tokens that a static cache has room for, at least; others ignore it [prompt and new tokens].
   std::optional<std::int64_t> max_cache_len = {};
   // Tokens a row of the prompt in one forward pass, at most; bounds a prefill's memory [all].
   std::optional<std::int64_t> prefill_chunk_size = {};

@@ -70,6 +70,33 @@ TEST(StaticGeneration, EqualsTheDynamicCache) {
   }
 }
 
+// A size that was set for static caches does not hinder other ones, as in Transformers.
+TEST(StaticGeneration, MaxCacheLenHasNoMeaningForOtherCaches) {
+  const CausalLM& model = testing::checkpoint("llama");
+  GenerationConfig config{.max_new_tokens = 4};
+  const Output plain = generate(model, {.input_ids = prompt()}, config);
+  const auto expect_as_without = [&](std::int64_t max_cache_len) {
+    config.max_cache_len = max_cache_len;
+    const Output output = generate(model, {.input_ids = prompt()}, config);
+    EXPECT_TRUE(output.sequences.equal(plain.sequences));
+    EXPECT_EQ(output.cache->kind(), "dynamic");
+    EXPECT_EQ(output.cache->capacity(), std::nullopt);
+    EXPECT_EQ(output.cache->allocated_bytes(), plain.cache->allocated_bytes());
+  };
+  expect_as_without(2);  // less than the text
+  expect_as_without(std::int64_t{1} << 40);
+  config.cache_implementation = "dynamic";
+  expect_as_without(std::int64_t{1} << 40);
+
+  config.cache_implementation.reset();
+  StaticCache passed(model.config(), {.max_cache_len = 12});
+  EXPECT_TRUE(
+      generate(model, {.input_ids = prompt()}, config, &passed).sequences.equal(plain.sequences));
+  EXPECT_EQ(passed.capacity(), 12);
+  config.use_cache = false;
+  EXPECT_TRUE(generate(model, {.input_ids = prompt()}, config).sequences.equal(plain.sequences));
+}
+
 TEST(StaticGeneration, APassedCacheAndAKindOfCacheAreRefused) {
   const CausalLM& model = testing::checkpoint("llama");
   StaticCache cache(model.config(), {.max_cache_len = 12});
