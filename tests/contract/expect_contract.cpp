@@ -109,6 +109,20 @@ Text text_of(const TokenRows& rows) {
   return text;
 }
 
+// can_reuse() is the most of what is common that crop can go back to.
+void expect_reusable(const Subject& subject, const Text& text, std::int64_t common) {
+  const CacheModel& model = subject.model;
+  const Cache& cache = *subject.cache;
+  EXPECT_EQ(cache.common_prefix(text.ids, text.valid), common);
+  std::int64_t reusable = common;
+  while (reusable > 0 && !model.can_crop(model.seen() - reusable)) {
+    EXPECT_FALSE(cache.can_crop(model.seen() - reusable));
+    --reusable;
+  }
+  EXPECT_TRUE(reusable == 0 || cache.can_crop(model.seen() - reusable));
+  EXPECT_EQ(cache.can_reuse(text.ids, text.valid), reusable) << "of " << common;
+}
+
 void expect_history(Subject& subject) {
   const CacheModel& model = subject.model;
   const History& history = subject.cache->history();
@@ -118,25 +132,24 @@ void expect_history(Subject& subject) {
   EXPECT_EQ(history.batch(), std::int64_t(model.stamps.size()));
   if (model.rows.empty()) return;
   EXPECT_TRUE(at::equal(history.content().stamps, at::tensor(model.stamps, at::kLong)));
-  auto [ids, valid] = text_of(model.rows);
+  const auto [ids, valid] = text_of(model.rows);
   EXPECT_TRUE(at::equal(history.valid(), valid));
   EXPECT_EQ(history.all_valid(), valid.all().item<bool>());
   if (!model.ids_known()) {
     EXPECT_THROW(history.ids(), RuntimeError);
     EXPECT_THROW(history.common_prefix(ids, valid), RuntimeError);
+    EXPECT_THROW(subject.cache->can_reuse(ids, valid), RuntimeError);
     return;
   }
   EXPECT_TRUE(at::equal(history.ids(), ids));
-  EXPECT_EQ(history.common_prefix(ids, valid), model.seen());
+  expect_reusable(subject, {ids, valid}, model.seen());
   if (model.seen() == 0) return;
   const std::int64_t differs = subject.random.below(model.seen());
   const std::int64_t row = subject.random.below(model.batch());
   ids[row][differs] += 1;
   const bool padding = !model.rows[std::size_t(row)][std::size_t(differs)].real;
-  EXPECT_EQ(history.common_prefix(ids, valid), padding ? model.seen() : differs);
-  EXPECT_EQ(history.common_prefix(ids.narrow(1, 0, differs).contiguous(),
-                                  valid.narrow(1, 0, differs).contiguous()),
-            differs);
+  expect_reusable(subject, {ids, valid}, padding ? model.seen() : differs);
+  expect_reusable(subject, {ids.narrow(1, 0, differs), valid.narrow(1, 0, differs)}, differs);
 }
 
 // All of an encoder's output is held, once for each of its rows, in every layer; or nothing is.

@@ -9,8 +9,8 @@
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
-#include "tests/contract/fed_layer.h"
 #include "tests/contract/model.h"
+#include "tests/support/fed_layer.h"
 
 namespace kvcache::testing {
 namespace {

@@ -15,8 +15,11 @@ KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const
     for (const std::vector<Token>& row : rows) {
       for (std::int64_t head = 0; head < setting.heads; ++head) {
         for (std::int64_t at = range.first; at < range.end; ++at) {
-          const std::int64_t content = row[std::size_t(at)].content + 53 * layer + 11 * head;
-          for (std::int64_t d = 0; d < dim; ++d) *out++ = float(sign * ((content + 3 * d) % 251));
+          const Token& token = row[std::size_t(at)];
+          const std::int64_t content = token.content + 53 * layer + 11 * head;
+          for (std::int64_t d = 0; d < dim; ++d) {
+            *out++ = token.blank ? 0 : float(sign * ((content + 3 * d) % 251));
+          }
         }
       }
     }
@@ -40,7 +43,8 @@ at::Tensor conv_inputs_of(const TokenRows& rows, Range range, StateIndex state,
     for (std::int64_t channel = 0; channel < kChannels; ++channel) {
       const std::int64_t offset = 53 * state.layer + 11 * channel + 29 * state.index;
       for (std::int64_t at = range.first; at < range.end; ++at) {
-        *out++ = at < 0 ? 0 : float((row[std::size_t(at)].content + offset) % 250 + 1);
+        const Token token = at < 0 ? Token{.blank = true} : row[std::size_t(at)];
+        *out++ = token.blank ? 0 : float((token.content + offset) % 250 + 1);
       }
     }
   }
@@ -60,7 +64,7 @@ at::Tensor recurrent_states_of(const TokenRows& rows, Range ends, StateIndex sta
           out[(at - ends.first) * row_size + i] = float(number + i);
         }
       }
-      if (at + 1 == ends.end) break;
+      if (at + 1 == ends.end || row[std::size_t(at)].blank) continue;
       const std::int64_t content = row[std::size_t(at)].content;
       number = (3 * number + content + 17 * state.layer + 5 * state.index) % 65521;
     }
@@ -275,36 +279,63 @@ void CacheModel::expand(std::int64_t count) {
   stamps.resize(std::size_t(count), std::int64_t(stamps[0]));
 }
 
-// Rows that shared a prefix each have it then, and a text of which some ids are unknown has none.
-void CacheModel::put_together() {
-  shared_end_ = 0;
-  if (ids_known()) return;
-  for (auto& row : rows) {
-    for (Token& token : row) token.id.reset();
-  }
-}
-
-// Beside that, encoder rows are shared by as many rows as they are in every part.
-void CacheModel::split_and_join(std::int64_t part) {
-  put_together();
-  if (!encoder.held()) return;
-  std::vector<std::vector<std::int64_t>> chosen;
-  std::vector<std::int64_t> shares;
-  std::int64_t common = 0;
+std::vector<CacheModel> CacheModel::split(std::int64_t part) const {
+  std::vector<CacheModel> parts;
   for (std::int64_t first = 0; first < batch(); first += part) {
     std::vector<std::int64_t> indices(std::size_t(std::min(part, batch() - first)));
     std::iota(indices.begin(), indices.end(), first);
-    chosen.push_back(encoder.chosen(indices, batch()));
-    shares.push_back(std::int64_t(indices.size() / chosen.back().size()));
-    common = std::gcd(common, shares.back());
+    parts.push_back(*this);
+    parts.back().select(indices);
   }
-  TokenRows joined;
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    for (const std::int64_t row : chosen[i]) {
-      joined.insert(joined.end(), std::size_t(shares[i] / common), encoder.rows[std::size_t(row)]);
+  return parts;
+}
+
+// Rows that shared a prefix each have it then, and a text of which some ids are unknown has none.
+// Of each layer those columns are held that every row holds; what a row that lost none does not
+// have is padding.
+void CacheModel::join(const std::vector<CacheModel>& parts) {
+  std::int64_t longest = 0;
+  bool known = true;
+  for (const CacheModel& part : parts) {
+    longest = std::max(longest, part.seen());
+    known = known && part.ids_known();
+  }
+  const Token blank{.id = 0, .real = false, .blank = true};
+  rows.clear();
+  stamps.clear();
+  for (const CacheModel& part : parts) {
+    for (auto row : part.rows) {
+      row.insert(row.begin(), std::size_t(longest - part.seen()), blank);
+      for (Token& token : row) {
+        if (!known) token.id.reset();
+      }
+      rows.push_back(std::move(row));
+    }
+    stamps.insert(stamps.end(), part.stamps.begin(), part.stamps.end());
+  }
+  shared_end_ = 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].first = 0;
+    layers_[i].recorded = parts[0].layers_[i].recorded;
+    for (const CacheModel& part : parts) {
+      const std::int64_t first = part.layers_[i].first;
+      if (first > 0) layers_[i].first = std::max(layers_[i].first, first + longest - part.seen());
     }
   }
-  encoder.rows = std::move(joined);
+}
+
+// Encoder rows are shared by as many rows as they are in every part.
+void CacheModel::join_encoders(const std::vector<CacheModel>& parts) {
+  if (!encoder.held()) return;
+  const auto shared_by = [](const CacheModel& part) { return part.batch() / part.encoder.batch(); };
+  std::int64_t common = 0;
+  for (const CacheModel& part : parts) common = std::gcd(common, shared_by(part));
+  encoder.rows.clear();
+  for (const CacheModel& part : parts) {
+    for (const auto& row : part.encoder.rows) {
+      encoder.rows.insert(encoder.rows.end(), std::size_t(shared_by(part) / common), row);
+    }
+  }
 }
 
 bool CacheModel::ids_known() const { return all_ids_known(rows); }

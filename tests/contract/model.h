@@ -19,6 +19,9 @@ struct Token {
   std::int64_t content = 0;             // keys and values follow from it
   std::optional<std::int64_t> id = {};  // absent: fed without ids
   bool real = true;                     // false: padding
+  // Put before shorter rows that were joined: its keys, values and inputs of convolutions are
+  // zeros, and recurrences never took it in.
+  bool blank = false;
 };
 
 using TokenRows = std::vector<std::vector<Token>>;  // all rows are equally long
@@ -37,7 +40,8 @@ struct Random {
 };
 
 // Keys [rows, heads, tokens, 3] and values [rows, heads, tokens, 2] of columns `range` in a layer.
-// Integers below 256, which bfloat16 holds exactly; they differ by layer, head and element.
+// Integers below 256, which bfloat16 holds exactly; they differ by layer, head and element. Zeros
+// where a token is blank.
 KeyValue states_of(const TokenRows& rows, Range range, std::int64_t layer, const Setting& setting);
 
 inline constexpr std::int64_t kKeyDim = 3;
@@ -123,11 +127,11 @@ class CacheModel {
   void reset();
   void select(const std::vector<std::int64_t>& indices);
   void expand(std::int64_t rows);
-  // Caches of `part` rows each, the last of what is left, become one again.
-  void split_and_join(std::int64_t part);
-
-  // Cache::move_out(), its rows copied one by one, and put_together().
-  void put_together();
+  // Those of `part` rows each, the last of what is left.
+  std::vector<CacheModel> split(std::int64_t part) const;
+  // Becomes the rows of `parts` of it, which may have been cropped since.
+  void join(const std::vector<CacheModel>& parts);
+  void join_encoders(const std::vector<CacheModel>& parts);
 
   // Tokens that a layer holds once for all rows.
   std::int64_t shared_tokens(std::int64_t layer) const {

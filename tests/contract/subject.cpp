@@ -260,31 +260,53 @@ void repeat(Subject& subject, std::int64_t repeats) {
   subject.model.select(rows);
 }
 
+namespace {
+
+// Some that can be taken back, and not all; often 0.
+std::int64_t tokens_to_take_back(Subject& subject) {
+  const std::int64_t tokens = subject.random.below(5);
+  return tokens < subject.model.seen() && subject.model.can_crop(tokens) ? tokens : 0;
+}
+
+}  // namespace
+
 void split_and_join(Subject& subject, std::int64_t rows) {
   std::vector<std::unique_ptr<Cache>> parts = subject.cache->batch_split(rows);
-  ASSERT_EQ(std::int64_t(parts.size()), (subject.model.batch() + rows - 1) / rows);
+  std::vector<CacheModel> models = subject.model.split(rows);
+  ASSERT_EQ(parts.size(), models.size());
+  const std::int64_t taken_back = tokens_to_take_back(subject);
+  for (std::size_t i = 0; taken_back > 0 && i < parts.size(); ++i) {
+    const std::int64_t tokens = i == 0 ? taken_back : 0;  // what was recorded goes in all of them
+    parts[i]->crop(-tokens);
+    models[i].crop(tokens);
+  }
   std::vector<Cache*> others;
   for (std::size_t i = 1; i < parts.size(); ++i) others.push_back(parts[i].get());
   subject.cache = parts[0]->concatenate(others);
-  subject.model.split_and_join(rows);
+  subject.model.join(models);
+  subject.model.join_encoders(models);
 }
 
 void leave_and_come_back(Subject& subject) {
-  crop(subject, 0);
+  const std::int64_t taken_back = tokens_to_take_back(subject);
   const std::int64_t batch = subject.cache->batch_size();
   const std::unique_ptr<Cache> moved = subject.cache->move_out();
   EXPECT_EQ(subject.cache->get_seq_length(), 0);
   std::vector<std::unique_ptr<Cache>> parts;
   std::vector<Cache*> pointers;
   std::vector<std::int64_t> places;
+  std::vector<CacheModel> models = subject.model.split(1);
   for (std::int64_t row = batch - 1; row >= 0; --row) {
+    const std::int64_t tokens = row == 0 ? taken_back : 0;
     parts.push_back(moved->copy_rows(index_tensor({row})));
+    parts.back()->crop(-tokens);
+    models[std::size_t(row)].crop(tokens);
     pointers.push_back(parts.back().get());
     places.push_back(row);
   }
   subject.cache->put_together(pointers, index_tensor(places));
   for (const auto& part : parts) EXPECT_EQ(part->get_seq_length(), 0);
-  subject.model.put_together();
+  subject.model.join(models);
 }
 
 void reserve(Subject& subject, std::int64_t tokens) {

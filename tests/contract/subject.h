@@ -77,10 +77,11 @@ void select(Subject& subject, const std::vector<std::int64_t>& rows);
 void reorder(Subject& subject, const std::vector<std::int64_t>& rows);
 void repeat(Subject& subject, std::int64_t repeats);
 void expand(Subject& subject, std::int64_t rows);
-// Goes on with a cache of the parts that this one's rows were split into.
+// Goes on with a cache of the parts that this one's rows were split into, of which the first may
+// have become shorter.
 void split_and_join(Subject& subject, std::int64_t rows);
 
-// Its rows leave, and come back one by one.
+// Its rows leave, and come back one by one, the first of them perhaps shorter.
 void leave_and_come_back(Subject& subject);
 void reserve(Subject& subject, std::int64_t tokens);
 void record(Subject& subject, std::optional<std::int64_t> max_tokens);

@@ -1,42 +1,12 @@
-// Steps and operations that end early, at every layer and every allocation, leave no trace.
+// Steps that end early, at every layer and every allocation, leave no trace.
 
-#include <ATen/ops/arange.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
-#include "tests/contract/subject.h"
-#include "tests/support/sweep.h"
+#include "tests/contract/undone.h"
 
 namespace kvcache::testing {
 namespace {
-
-// Brings a cache to some state worth undoing to; an empty one now and then.
-void prepare(Subject& subject) {
-  const std::int64_t steps = subject.random.below(4);
-  for (std::int64_t i = 0; i < steps; ++i) take_step(subject, subject.random_plan());
-  if (subject.random.one_in(3)) crop(subject, subject.random.below(3));
-  if (subject.random.one_in(3)) (void)subject.cache->fork();
-  if (subject.random.one_in(8)) subject.cache->reserve(subject.random.below(8));
-}
-
-// What was undone never was: equal to `control` now and after a next step of both, and a cache that
-// holds nothing takes another batch and dtype.
-void expect_undone(Subject& subject, const Subject& control, const StepPlan& next) {
-  subject.memory->fail_after(std::nullopt);
-  ASSERT_EQ(difference(control.digest(), subject.digest()), "");
-  EXPECT_EQ(subject.layers().layer_count(), control.layers().layer_count());
-  if (control.model.rows.empty()) {
-    EXPECT_EQ(subject.cache->allocated_bytes(), 0);
-    Subject other = subject.clone();
-    other.setting.dtype = at::kHalf;
-    other.setting.batch += 1;
-    take_step(other, other.plan(2));
-  }
-  Subject follower = control.clone();
-  take_step(follower, next);
-  take_step(subject, next);
-  EXPECT_EQ(difference(follower.digest(), subject.digest()), "");
-}
 
 // States that fit no layer, where it has some, and keys that fit none.
 void offer_what_is_refused(Step& step, const Subject& subject, const StepPlan& plan,
@@ -140,65 +110,11 @@ void refuse_every_allocation(const Subject& start, const StepPlan& plan, const S
   }
 }
 
-// The same for operations outside steps.
-void refuse_in_operations(const Subject& start, const StepPlan& plan, const StepPlan& next) {
-  using Operation = std::function<void(Subject&)>;
-  const std::int64_t batch = start.model.batch();
-  std::vector<Operation> operations = {
-      [](Subject& s) { s.cache->reserve(s.cache->capacity().value_or(100)); },
-      [](Subject& s) { (void)s.cache->clone(); }, [](Subject& s) { (void)s.cache->fork(); },
-      [](Subject& s) { s.cache->batch_repeat_interleave(2); }};
-  if (start.model.all_have_keys_alone()) {
-    operations.push_back([&](Subject& s) {
-      const KeyValue states = s.states(plan, 0);
-      s.cache->update(states.keys, states.values, 0);
-    });
-  }
-  if (batch == 1) operations.push_back([](Subject& s) { s.cache->expand(3); });
-  if (batch > 0) {
-    const at::Tensor reversed = at::arange(batch - 1, -1, -1, at::kLong);
-    operations.push_back([=](Subject& s) { s.cache->reorder_cache(reversed); });
-    operations.push_back([=](Subject& s) { s.cache->batch_select_indices(reversed); });
-  }
-  for (const Operation& operation : operations) {
-    for (std::int64_t allowed = 0;; ++allowed) {
-      Subject subject = start.clone();
-      subject.memory->fail_after(allowed);
-      try {
-        operation(subject);
-        start.memory->fail_after(std::nullopt);
-        break;
-      } catch (const c10::OutOfMemoryError&) {
-        expect_undone(subject, start, next);
-      }
-    }
-  }
-}
-
-class UndoneSteps : public ::testing::TestWithParam<Setting> {
- protected:
-  template <typename Check>
-  void sweep(std::int64_t sample, const Check& check) {
-    for (std::int64_t seed = 0; seed < sweep_count(sample, 20 * sample); ++seed) {
-      SCOPED_TRACE(c10::str("seed ", seed));
-      Subject subject(GetParam(), 1000 + std::uint64_t(seed));
-      prepare(subject);
-      const StepPlan plan = subject.random_plan();
-      const StepPlan next = subject.random_plan();
-      if (!subject.model.fits(plan.tokens())) {
-        take_step(subject, plan);  // is refused at once
-        continue;
-      }
-      check(subject, plan, next);
-      if (HasFailure()) return;
-    }
-  }
-};
+class UndoneSteps : public UndoneTest {};
 
 TEST_P(UndoneSteps, DroppedAtEveryLayer) { sweep(4, drop_at_every_layer); }
 TEST_P(UndoneSteps, DroppedWithinEveryLayer) { sweep(2, drop_within_every_layer); }
 TEST_P(UndoneSteps, RefusedMemoryAtEveryAllocation) { sweep(4, refuse_every_allocation); }
-TEST_P(UndoneSteps, OperationsRefusedMemory) { sweep(2, refuse_in_operations); }
 
 std::unique_ptr<Cache> moved_out_of(Cache& cache) {
   if (auto* pair = dynamic_cast<EncoderDecoderCache*>(&cache)) {

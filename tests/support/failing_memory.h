@@ -21,6 +21,7 @@ class FailingMemory final : public Memory {
   void fail_after(std::optional<std::int64_t> allowed) { allowed_ = allowed; }
 
   // Whether a refusal is still to come.
+  bool refuses() const { return allowed_.has_value(); }
 
   std::int64_t allocations() const { return counts_->allocations; }
   std::int64_t live_bytes() const { return counts_->live; }

@@ -7,12 +7,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
+#include "tests/support/any_layers_model.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/tensors.h"
-#include "tests/support/tiny_models.h"
 
 namespace kvcache::testing {
 namespace {
@@ -21,16 +23,27 @@ const Rows kLong = {{5, 6, 7, 8, 9, 10, 11, 7, 8}};
 const Rows kShort = {{12, 13, 14}};
 const Rows kSuffixes = {{20, 21}, {30, 31}, {40, 41}};
 
-at::Tensor last_logits(const CausalLM& model, const at::Tensor& ids, Cache* cache = nullptr) {
+at::Tensor last_logits(const LanguageModel& model, const at::Tensor& ids, Cache* cache = nullptr) {
   return model.forward({.input_ids = ids, .logits_to_keep = 1}, cache).squeeze(1);
 }
 
-class CacheOperations : public ::testing::TestWithParam<const char*> {
+// A kind of tiny model, a kind of cache.
+class CacheOperations : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
-  CacheOperations() : model_(tiny_model(GetParam())) {}
+  CacheOperations() : model_(tiny_language_model(std::get<0>(GetParam()))) {}
 
-  std::unique_ptr<DynamicCache> fed(const Rows& prompt) const {
-    auto cache = std::make_unique<DynamicCache>(model_->config());
+  std::unique_ptr<LayeredCache> new_cache() const {
+    const std::vector<LayerSpec> layers = layers_of(*model_);
+    const std::string kind = std::get<1>(GetParam());
+    if (kind == "Dynamic") return std::make_unique<DynamicCache>(layers);
+    // The longest text, two tokens more and one more.
+    const StaticCacheOptions options{.max_cache_len = 9 + 2 + 1,
+                                     .record_slack = kind == "StaticSlack" ? 3 : 0};
+    return std::make_unique<StaticCache>(layers, options);
+  }
+
+  std::unique_ptr<LayeredCache> fed(const Rows& prompt) const {
+    auto cache = new_cache();
     last_logits(*model_, ids_tensor(prompt), cache.get());
     return cache;
   }
@@ -49,7 +62,7 @@ class CacheOperations : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  std::unique_ptr<CausalLM> model_;
+  std::unique_ptr<LanguageModel> model_;
 };
 
 TEST_P(CacheOperations, ForksOfAPrefix) {
@@ -72,8 +85,28 @@ TEST_P(CacheOperations, F71JoinedRowsOfDifferentLengths) {
   expect_alone(*joined, {kShort, kLong, kShort}, kSuffixes);
 }
 
+// The same where the shorter one was as long before.
+TEST_P(CacheOperations, F71JoinedRowsOfWhichSomeWereCropped) {
+  const auto whole = new_cache(), cropped = new_cache();
+  for (const auto& cache : {whole.get(), cropped.get()}) {
+    cache->activate_past_recording(4);
+    last_logits(*model_, ids_tensor(kLong), cache);
+  }
+  whole->crop(0);
+  cropped->crop(-4);
+  const std::unique_ptr<Cache> joined = cropped->concatenate({whole.get()});
+  const Rows start{{kLong[0].begin(), kLong[0].end() - 4}};
+  expect_alone(*joined, {start, kLong}, {kSuffixes[0], kSuffixes[1]});
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, CacheOperations,
-                         ::testing::Values("full", "sliding", "chunked", "mixed"));
+                         ::testing::Combine(::testing::Values("full", "sliding", "chunked", "mixed",
+                                                              "hybrid", "hybrid_sliding", "shared"),
+                                            ::testing::Values("Dynamic", "Static", "StaticSlack")),
+                         [](const auto& suite) {
+                           return std::string(std::get<0>(suite.param)) + "_" +
+                                  std::get<1>(suite.param);
+                         });
 
 // The same whatever the layout of config.json; another with another number in it.
 TEST(Fingerprint, TellsModelsApart) {

@@ -1,6 +1,6 @@
 // Cached equals uncached over every small way to feed a text: the model and its kinds of layers,
-// the kind of cache, the prompt's length, its pieces, left padding, and a rollback with the same
-// tokens fed again.
+// the kind of cache, the prompt's length, its pieces, left padding, and a rollback, of all of the
+// prompt too, with the same tokens fed again.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +22,10 @@
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/models/registry.h"
+#include "tests/support/any_layers_model.h"
+#include "tests/support/fed_layer.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensors.h"
-#include "tests/support/tiny_models.h"
 
 namespace kvcache::testing {
 namespace {
@@ -38,7 +39,7 @@ std::vector<Feeding> all_feedings() {
   for (std::int64_t prompt = 1; prompt <= 12; ++prompt) {
     for (std::int64_t piece = 1; piece <= 6; ++piece) {
       for (std::int64_t pads = 0; pads <= 6; ++pads) {
-        for (std::int64_t crop = 0; crop <= std::min<std::int64_t>(3, prompt - 1); ++crop) {
+        for (std::int64_t crop = 0; crop <= std::min<std::int64_t>(3, prompt); ++crop) {
           all.push_back({prompt, piece, pads, crop});
         }
       }
@@ -57,7 +58,8 @@ std::vector<Feeding> chosen_feedings() {
   return chosen;
 }
 
-constexpr std::int64_t kLongest = 12 + 6;  // tokens of a text and its padding
+constexpr std::int64_t kLongest = 12 + 6;     // tokens of a text and its padding
+constexpr std::int64_t kEncoderRoom = 5 + 3;  // of an encoder's input, and free columns
 
 using MakeCache = std::function<std::unique_ptr<LayeredCache>(const std::vector<LayerSpec>&)>;
 
@@ -67,24 +69,42 @@ std::unique_ptr<LayeredCache> make_static(const std::vector<LayerSpec>& layers,
   return std::make_unique<StaticCache>(layers, options);
 }
 
-// The kinds of caches that models are fed through, where their layers are of that kind: a new one
-// is a line here.
+// Sliding layers of a kind that was registered.
+std::unique_ptr<LayeredCache> make_own_kind(std::vector<LayerSpec> layers) {
+  DynamicCacheOptions options;
+  add_layer<FedLayer>(options.layers, kFed);
+  for (LayerSpec& layer : layers) {
+    if (layer.type == kSlidingAttention) layer.type = kFed;
+  }
+  return std::make_unique<DynamicCache>(layers, options);
+}
+
+// The kinds of caches that models are fed through, where their layers may lie in them: a new one is
+// a line here. Of a model with an encoder, for its decoder's own tokens.
 std::map<std::string, MakeCache> cache_makers() {
   using Layers = std::vector<LayerSpec>;
   return {
       {"Dynamic", [](const Layers& layers) { return std::make_unique<DynamicCache>(layers); }},
       {"Static", [](const Layers& layers) { return make_static(layers, 0); }},
       {"StaticSlack", [](const Layers& layers) { return make_static(layers, 3); }},
+      {"StaticPair", [](const Layers& layers) { return make_static(layers, 0); }},
+      {"OwnKind", make_own_kind},
       {"Mamba", [](const Layers& layers) { return std::make_unique<MambaCache>(layers); }},
   };
 }
 
-// Of a model with an encoder, for its decoder's own tokens.
-std::unique_ptr<Cache> make_cache(const std::string& kind, const ModelConfig& config) {
-  std::unique_ptr<LayeredCache> own = cache_makers().at(kind)(config.layer_specs());
-  if (!config.seq2seq) return own;
-  return std::make_unique<EncoderDecoderCache>(
-      std::move(own), std::make_unique<DynamicCache>(cross_attention_layers(config.layer_specs())));
+std::unique_ptr<LayeredCache> make_encoder_side(const std::string& kind,
+                                                const std::vector<LayerSpec>& decoder) {
+  const std::vector<LayerSpec> layers = cross_attention_layers(decoder);
+  if (kind != "StaticPair") return std::make_unique<DynamicCache>(layers);
+  return std::make_unique<StaticCache>(layers, StaticCacheOptions{.max_cache_len = kEncoderRoom});
+}
+
+std::unique_ptr<Cache> make_cache(const std::string& kind, const LanguageModel& model) {
+  const std::vector<LayerSpec> layers = layers_of(model);
+  std::unique_ptr<LayeredCache> own = cache_makers().at(kind)(layers);
+  if (!model.is_encoder_decoder()) return own;
+  return std::make_unique<EncoderDecoderCache>(std::move(own), make_encoder_side(kind, layers));
 }
 
 const std::filesystem::path kParity = KVCACHE_TEST_DATA_DIR "/parity";
@@ -97,6 +117,8 @@ std::filesystem::path folder_of(const std::string& name) {
 // Models with wide random weights: one a kind of layers, and the checkpoints of every family.
 std::vector<std::string> model_names() {
   std::vector<std::string> names{"full", "sliding", "chunked", "mixed"};
+  for (const auto& [kind, layers] : kinds_of_own_layers()) names.push_back(kind);
+  const auto kinds = std::ptrdiff_t(names.size());
   for (const char* folder : {"checkpoints", "seq2seq_checkpoints"}) {
     for (const auto& entry : std::filesystem::directory_iterator(kParity / folder)) {
       const ModelConfig config = ModelConfig::from_folder(entry.path());
@@ -105,14 +127,14 @@ std::vector<std::string> model_names() {
       }
     }
   }
-  std::sort(names.begin() + 4, names.end());
+  std::sort(names.begin() + kinds, names.end());
   return names;
 }
 
 std::unique_ptr<LanguageModel> model_named(const std::string& name) {
   const std::filesystem::path folder = folder_of(name);
   if (std::filesystem::exists(folder)) return load_language_model(folder);
-  return tiny_model(name);
+  return tiny_language_model(name);
 }
 
 // What a model's encoder reads, if it has one.
@@ -163,7 +185,7 @@ TEST_P(CachedEqualsUncached, HoweverTheTextIsFed) {
             .select(1, -1));
   }
   for (const Feeding& how : chosen_feedings()) {
-    const std::unique_ptr<Cache> cache = make_cache(cache_name, model->config());
+    const std::unique_ptr<Cache> cache = make_cache(cache_name, *model);
     ASSERT_LE(difference(fed(*model, *cache, text.narrow(1, 0, how.prompt), how),
                          uncached[static_cast<std::size_t>(how.prompt - 1)]),
               1e-4)
@@ -174,16 +196,26 @@ TEST_P(CachedEqualsUncached, HoweverTheTextIsFed) {
 
 using Pair = std::tuple<std::string, std::string>;
 
-// Every model with every kind of cache that its layers may lie in.
+bool has_keys(const LayerSpec& layer) {
+  return layer.type != kLinearAttention && layer.type != kConvolution && layer.type != kDummy;
+}
+
+bool is_sliding(const LayerSpec& layer) { return layer.type == kSlidingAttention; }
+
+// Whether a model's layers may lie in a kind of cache, and make it another than the others.
+bool goes_with(const std::string& cache, const LanguageModel& model) {
+  const std::vector<LayerSpec> layers = layers_of(model);
+  if (cache == "Mamba") return std::none_of(layers.begin(), layers.end(), has_keys);
+  if (cache == "OwnKind") return std::any_of(layers.begin(), layers.end(), is_sliding);
+  return cache != "StaticPair" || model.is_encoder_decoder();
+}
+
 std::vector<Pair> pairs() {
   std::vector<Pair> all;
-  for (const std::string& model : model_names()) {
-    const std::vector<LayerSpec> layers = model_named(model)->config().layer_specs();
-    const bool has_keys = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
-      return layer.type != kLinearAttention && layer.type != kConvolution && layer.type != kDummy;
-    });
+  for (const std::string& name : model_names()) {
+    const std::unique_ptr<LanguageModel> model = model_named(name);
     for (const auto& [cache, make] : cache_makers()) {
-      if (cache != "Mamba" || !has_keys) all.emplace_back(model, cache);
+      if (goes_with(cache, *model)) all.emplace_back(name, cache);
     }
   }
   return all;
