@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
@@ -90,21 +92,48 @@ void print_forks() {
               100 * added / held);
 }
 
+// Which tensors are written to or replaced between two walks, as their version counters tell.
+class Written final : public kvcache::Visitor {
+ public:
+  void tensor(const kvcache::TensorInfo& info, at::Tensor& tensor) override {
+    if (!tensor.defined()) return;
+    const std::pair<const void*, std::int64_t> now(tensor.unsafeGetTensorImpl(), tensor._version());
+    if (!second_) return before_.push_back(now);
+    if (before_.at(next_++) == now) return;
+    for (const at::Tensor& part : kvcache::detail::live_parts(info, tensor)) {
+      bytes_ += double(part.nbytes());
+    }
+  }
+  void count(std::string_view, std::int64_t&) override {}
+
+  void begin_second() { second_ = true; }
+  double bytes() const { return bytes_; }  // of what is live in them
+
+ private:
+  std::vector<std::pair<const void*, std::int64_t>> before_;
+  bool second_ = false;
+  std::size_t next_ = 0;
+  double bytes_ = 0;
+};
+
 // Beams over one prefix, or each with its own, after some tokens.
 void print_reorder() {
   constexpr std::int64_t kLayers = 4, kTail = 64;
   double shared_ms = 0, own_ms = 0;
   for (const bool shared : {true, false}) {
     const auto beams = make_prefix(kLayers);
-    const std::int64_t prefix_bytes = beams->nbytes();
     shared ? beams->expand(kForks) : beams->batch_repeat_interleave(kForks);
     const at::Tensor tail = states(kForks, kTail);
     for (std::int64_t i = 0; i < kLayers; ++i) beams->append(tail, tail, i);
     const at::Tensor order = at::ones({kForks}, at::kLong);
     (shared ? shared_ms : own_ms) = least_ms(5, [&] { beams->reorder_cache(order); });
-    const std::int64_t moved = beams->nbytes() - (shared ? prefix_bytes : 0);
+    Written written;
+    beams->visit(written);
+    beams->reorder_cache(order);
+    written.begin_second();
+    beams->visit(written);
     std::printf("reorder of %ld beams over %s prefix of %ld tokens moves %.2f MB of %.2f\n",
-                long(kForks), shared ? "one" : "a", long(kPrefix), double(moved) / 1e6,
+                long(kForks), shared ? "one" : "a", long(kPrefix), written.bytes() / 1e6,
                 double(beams->nbytes()) / 1e6);
   }
   std::printf("shared %.3f ms, own prefixes %.1f ms: %.0fx\n", shared_ms, own_ms,

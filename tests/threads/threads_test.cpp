@@ -1,4 +1,5 @@
-// One model, eight threads, a cache each: what they compute is what they compute one after another.
+// One model, eight threads, a cache each, of every kind: what they compute is what they compute one
+// after another.
 // Built with ThreadSanitizer (the preset tsan), it also shows that they touch nothing in common.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -15,6 +16,8 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/cache/mamba_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
@@ -35,9 +38,27 @@ std::vector<std::string> checkpoint_names() {
   return names;
 }
 
-std::unique_ptr<Cache> new_cache(const LanguageModel& model) {
-  if (model.is_encoder_decoder()) return std::make_unique<EncoderDecoderCache>(model.config());
-  return std::make_unique<DynamicCache>(model.config());
+// Threads take turns at the kinds of caches that there are for the model, so that each kind runs
+// beside itself and beside the others.
+std::unique_ptr<Cache> new_cache(const LanguageModel& model, std::size_t thread) {
+  const std::vector<LayerSpec> layers = model.config().layer_specs();
+  const StaticCacheOptions fixed{.max_cache_len = 40};  // a thread's text has up to 28 tokens
+  if (model.is_encoder_decoder()) {
+    if (thread % 2 == 0) return std::make_unique<EncoderDecoderCache>(model.config());
+    return std::make_unique<EncoderDecoderCache>(
+        StaticCache(layers, fixed), StaticCache(cross_attention_layers(layers), fixed));
+  }
+  const bool only_states = std::all_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
+    return layer.type == kLinearAttention;
+  });
+  switch (thread % (only_states ? 3 : 2)) {
+    case 0:
+      return std::make_unique<DynamicCache>(layers);
+    case 1:
+      return std::make_unique<StaticCache>(layers, fixed);
+    default:
+      return std::make_unique<MambaCache>(layers);
+  }
 }
 
 // Generates after `ids`, which a model's encoder reads, too.
@@ -56,7 +77,7 @@ at::Tensor text_of(std::size_t thread, std::int64_t vocab_size) {
 // All that a thread does with its cache: a turn of greedy text, a rollback, a fork of the batch, a
 // turn of sampled text.
 std::vector<at::Tensor> work(const LanguageModel& model, std::size_t thread) {
-  const std::unique_ptr<Cache> cache = new_cache(model);
+  const std::unique_ptr<Cache> cache = new_cache(model, thread);
   cache->activate_past_recording();
   const at::Tensor text = text_of(thread, model.config().vocab_size);
   ForwardInput input{.input_ids = text};

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -191,12 +192,24 @@ TEST(EncoderDecoderCache, F12TheDecodersWindowLeavesTheEncoderWhole) {
     std::vector<LayerSpec> layer_specs() const { return {kWindow4, kFull}; }
   };
   EncoderDecoderCache cache{Config{}};
-  run(cache, 9, 1, encoder_input(10, 9));
-  for (int i = 0; i < 8; ++i) {
-    Seen seen = run(cache, 1, 1, std::nullopt);
-    EXPECT_THAT(seen.cross[0], ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18));
+  const CrossInput encoder = encoder_input(10, 9);
+  const at::Tensor encoded = cross_keys(encoder);
+  for (const std::int64_t tokens : {9, 1, 1, 3, 1, 1, 1}) {
+    Step step = cache.begin_step({.tokens = tokens, .batch = 1, .cross = encoder});
+    EXPECT_EQ(step.cross() != nullptr, step.seen() == 0);
+    const at::Tensor own = counting(step.seen(), tokens, {1, 1, 1});
+    for (const std::int64_t layer : {0, 1}) {
+      const std::int64_t past = layer == 0 ? std::min<std::int64_t>(step.seen(), 3) : step.seen();
+      EXPECT_EQ(step.append(layer, own, own).visible.length, past + tokens);
+      if (step.cross() != nullptr) step.cross()->append(layer, encoded, encoded);
+      const View cross = step.cross_view(layer);
+      EXPECT_EQ(cross.visible.length, 9);
+      EXPECT_EQ(cross.visible.offset, 0);
+      EXPECT_EQ(cross.visible.window, std::nullopt);
+      EXPECT_THAT(numbers(dense(cross).keys), ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18));
+    }
+    step.commit();
   }
-  EXPECT_EQ(cache.cross_attention_cache().get_mask_sizes(0 + 1, 0), std::pair(10L, 0L));
   EXPECT_EQ(cache.get_mask_sizes(1, 0), std::pair(4L, 14L));
   EXPECT_THAT(refusal<ValueError>(
                   [] { EncoderDecoderCache(DynamicCache({kFull}), DynamicCache({kWindow4})); }),

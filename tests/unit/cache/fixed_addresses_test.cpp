@@ -62,6 +62,58 @@ void feed_rows(LayeredCache& cache, std::int64_t batch, std::int64_t tokens) {
   }
 }
 
+// Every operation with as many rows as before, aborted steps and refusals; beside a ring without
+// slack, which refuses to take tokens back, and one that records.
+TEST(FixedAddresses, F20StorageStaysWhereItIs) {
+  for (const std::int64_t slack : {0, 4}) {
+    StaticCache cache({kFull, kWindow4}, {.max_cache_len = 32, .record_slack = slack});
+    if (slack > 0) cache.activate_past_recording();
+    const auto step = [&](std::int64_t tokens) {
+      Step open = cache.begin_step({.tokens = tokens, .batch = 2});
+      const at::Tensor states = counting(open.seen(), tokens, {2, 1, 1});
+      for (const std::int64_t layer : {0, 1}) open.append(layer, states, states);
+      return open;
+    };
+    step(5).commit();
+    const std::vector<const void*> before = addresses(cache);
+    const std::vector<std::function<void()>> operations = {
+        [&] {
+          cache.reorder_cache(rows({1, 0}));
+        },
+        [&] {
+          cache.batch_select_indices(rows({1, 1}));
+        },
+        [&] { cache.batch_repeat_interleave(1); },
+        [&] { step(1).commit(); },
+        [&] { step(6).commit(); },
+        [&] { step(3); },
+        [&] { cache.crop(0); },
+        [&] { step(1).commit(); },
+        [&] {
+          if (slack > 0) return cache.crop(-1);
+          EXPECT_THROW(cache.crop(-1), RuntimeError);
+        },
+        [&] { EXPECT_EQ(cache.get_seq_length(), slack > 0 ? 12 : 13); },
+        [&] { step(2).commit(); },
+        [&] { EXPECT_THROW(step(30), ValueError); },
+        [&] { cache.reset(); },
+        [&] { step(2); },
+        [&] { step(2).commit(); },
+        [&] { cache.crop(-1); },
+        [&] { step(1).commit(); },
+    };
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      operations[i]();
+      EXPECT_EQ(addresses(cache), before) << "after operation " << i << ", slack " << slack;
+    }
+    cache.reorder_cache(rows({1, 0}));
+    EXPECT_EQ(numbers(stored(cache)[0].keys, 0), (Numbers{1000, 1001}));
+    EXPECT_EQ(numbers(stored(cache)[1].keys, 1), (Numbers{0, 1}));
+    cache.batch_repeat_interleave(2);  // other rows, new buffers
+    EXPECT_EQ(numbers(stored(cache)[0].keys, 3), (Numbers{0, 1}));
+  }
+}
+
 TEST(FixedAddresses, RowsOfAnEncoderDecoderCacheChangeInPlace) {
   EncoderDecoderCache cache = static_pair();
   run(cache, 3, 2, encoder_input(10, 3, 2));

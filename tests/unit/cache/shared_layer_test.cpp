@@ -6,18 +6,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/static_cache.h"
 #include "tests/support/counting.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/refusal.h"
+#include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
 
 using ::testing::AllOf;
+using testing::FailingMemory;
 using ::testing::HasSubstr;
 using testing::refusal;
+using testing::window;
 
 const LayerSpec kFull{};
 const LayerSpec kWindow4{.type = std::string(kSlidingAttention), .window = 4};
@@ -30,7 +36,7 @@ at::Tensor counting(std::int64_t first, std::int64_t tokens) {
 }
 
 // Keys that a shared layer reads in a step of `tokens` counting tokens.
-std::vector<at::Tensor> run(DynamicCache& cache, std::int64_t tokens) {
+std::vector<at::Tensor> run(LayeredCache& cache, std::int64_t tokens) {
   Step step = cache.begin_step({.tokens = tokens, .batch = 1});
   std::vector<at::Tensor> read;
   for (std::int64_t layer = 0; layer < cache.layer_count(); ++layer) {
@@ -156,6 +162,32 @@ TEST(Recording, HoldsNoMoreThanItsBound) {
   cache.crop(-3);
   const KeyValue states = cache.update(counting(40, 1), counting(40, 1), 0);
   EXPECT_TRUE(at::equal(states.keys.flatten(), counting(37, 4).flatten()));
+}
+
+// The prompt passes by the buffers. Those that grow have room for at most twice what stays, a ring
+// for one token more; on a warm layer the old ones are there until the step is published.
+TEST(Recording, ALongPrefillStaysWithinItsBound) {
+  constexpr std::int64_t kToken = 2 * sizeof(float);  // bytes of a key and a value
+  for (const std::int64_t bound : {1, 20, 100}) {
+    const auto growing = std::make_shared<FailingMemory>();
+    const auto fixed = std::make_shared<FailingMemory>();
+    DynamicCache dynamic({window(64)}, {.memory = growing});
+    StaticCache ring({window(64)}, {.max_cache_len = 7000, .memory = fixed});
+    const std::int64_t kept = 63 + bound;
+    for (const std::int64_t prompts : {1, 2}) {
+      for (LayeredCache* cache :
+           {static_cast<LayeredCache*>(&dynamic), static_cast<LayeredCache*>(&ring)}) {
+        if (prompts == 1) cache->activate_past_recording(bound);
+        run(*cache, 3000);
+        EXPECT_EQ(cache->nbytes(), kToken * kept);
+        EXPECT_TRUE(cache->can_crop(bound));
+        EXPECT_FALSE(cache->can_crop(bound + 1));
+      }
+      EXPECT_LE(growing->peak_bytes(), prompts * kToken * 2 * kept) << "bound " << bound;
+      EXPECT_LE(fixed->peak_bytes(), prompts * kToken * (kept + 1)) << "bound " << bound;
+      EXPECT_EQ(ring.allocated_bytes(), kToken * (kept + 1));
+    }
+  }
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-// StaticCache: what is refused before it is written, what stays where it is, and the known faults
-// (F14) of fixed caches.
+// StaticCache: what is refused before it is written, and the known faults (F14) of fixed caches;
+// that storage stays where it is (F20) is in fixed_addresses_test.cpp.
 
 #include "kvcache/cache/static_cache.h"
 
-#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -203,44 +202,6 @@ TEST(StaticCache, F19EarlyAllocationWithUnequalHeadSizes) {
   cache.update(counting(0, 2, {1, 3, 6}), counting(0, 2, {1, 3, 5}), 1);
   EXPECT_EQ(held(cache, 0), from_to(0, 1));
   EXPECT_EQ(address(cache, 1), made[1].keys.const_data_ptr());
-}
-
-// Every operation with as many rows as before, aborted steps and refusals.
-TEST(StaticCache, F20StorageStaysWhereItIs) {
-  StaticCache cache({kFull, window(4)}, {.max_cache_len = 32});
-  const auto step = [&](std::int64_t tokens) {
-    Step open = cache.begin_step({.tokens = tokens, .batch = 2});
-    const at::Tensor states = counting(open.seen(), tokens, {2, 1, 1});
-    for (const std::int64_t layer : {0, 1}) open.append(layer, states, states);
-    return open;
-  };
-  step(5).commit();
-  const std::vector<const void*> before = {address(cache, 0), address(cache, 1)};
-  const std::vector<std::function<void()>> operations = {
-      [&] {
-        cache.reorder_cache(at::tensor({1, 0}, at::kLong));
-      },
-      [&] {
-        cache.batch_select_indices(at::tensor({1, 1}, at::kLong));
-      },
-      [&] { cache.batch_repeat_interleave(1); },
-      [&] { step(1).commit(); },
-      [&] { step(6).commit(); },
-      [&] { step(3); },
-      [&] { cache.crop(0); },
-      [&] { EXPECT_THROW(step(30), ValueError); },
-      [&] { cache.reset(); },
-      [&] { step(2); },
-      [&] { step(2).commit(); },
-  };
-  for (const auto& operation : operations) {
-    operation();
-    EXPECT_EQ((std::vector<const void*>{address(cache, 0), address(cache, 1)}), before);
-  }
-  cache.reorder_cache(at::tensor({1, 0}, at::kLong));
-  EXPECT_EQ(numbers(stored(cache)[0].keys, 0), (Numbers{1000, 1001}));
-  cache.batch_repeat_interleave(2);  // other rows, new buffers
-  EXPECT_EQ(numbers(stored(cache)[0].keys, 3), (Numbers{0, 1}));
 }
 
 TEST(StaticCache, F21BatchAndDtypeChanges) {

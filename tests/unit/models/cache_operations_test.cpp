@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +13,8 @@
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/static_cache.h"
+#include "kvcache/io/state_dict.h"
+#include "models/fingerprint.h"
 #include "tests/support/any_layers_model.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/tensors.h"
@@ -108,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CacheOperations,
                                   std::get<1>(suite.param);
                          });
 
-// The same whatever the layout of config.json; another with another number in it.
+// The same whatever the layout of config.json; another with another number in it, or another shape
+// of a weight.
 TEST(Fingerprint, TellsModelsApart) {
   const std::filesystem::path source = KVCACHE_TEST_DATA_DIR "/parity/checkpoints/llama";
   const std::filesystem::path copy =
@@ -129,6 +133,26 @@ TEST(Fingerprint, TellsModelsApart) {
   EXPECT_EQ(rewritten([](auto& config) { config["transformers_version"] = "0.0.1"; }), own);
   EXPECT_NE(rewritten([](auto& config) { config["rms_norm_eps"] = 0.25; }), own);
   EXPECT_NE(checkpoint("mistral").fingerprint(), own);
+
+  // Under one config.json: another number in a weight is the same model, another shape is not.
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& [name, shape] : StateDict::from_checkpoint(source).shapes()) {
+    weights[name] = at::zeros(shape);
+  }
+  const auto with_weights = [&] {
+    return detail::fingerprint("llama", source / "config.json", StateDict(weights));
+  };
+  EXPECT_EQ(with_weights(), own);
+  const std::string changed = "model.layers.1.mlp.up_proj.weight";
+  weights.at(changed) = at::ones({48, 32});
+  EXPECT_EQ(with_weights(), own);
+  for (const std::vector<std::int64_t>& shape : Rows{{32, 48}, {49, 32}, {48 * 32}}) {
+    weights.at(changed) = at::ones(shape);
+    EXPECT_NE(with_weights(), own) << at::IntArrayRef(shape);
+  }
+  weights.erase(changed);
+  EXPECT_NE(with_weights(), own);
+
   std::filesystem::remove_all(copy);
   EXPECT_EQ(tiny_model("full")->fingerprint(), "");
 }
