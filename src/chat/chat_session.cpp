@@ -9,6 +9,8 @@
 
 #include "chat/literal_text.h"
 #include "chat/message_file.h"
+#include "generation/draft_recording.h"
+#include "generation/draft_source.h"
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/serialization.h"
 #include "kvcache/chat/tokenizer_text.h"
@@ -131,6 +133,10 @@ ChatReply ChatSession::answer(const Ids& prompt, const ChatReplyOptions& options
   ChatReply reply{.reuse = go_back(prompt), .prompt_tokens = length};
   reply.reused_tokens = cache_->history().seen();
   const auto start = std::chrono::steady_clock::now();
+  // Before a mark feeds anything: a cache of a fixed size makes room for it while it is empty.
+  if (const auto draft = detail::longest_draft(options_.generation, options.assistant_model)) {
+    detail::record_drafts(*cache_, *draft);
+  }
   mark(prompt);
   const std::chrono::duration<double> marking = std::chrono::steady_clock::now() - start;
 
@@ -142,8 +148,11 @@ ChatReply ChatSession::answer(const Ids& prompt, const ChatReplyOptions& options
   const Output output = generate(model_,
                                  {.input_ids = row_of(prompt),
                                   .generator = options.generator,
+                                  .logits_processors = options.logits_processors,
                                   .stopping_criteria = options.stopping_criteria,
-                                  .streamer = streamer ? &*streamer : nullptr},
+                                  .text = running_text(tokenizer_),
+                                  .streamer = streamer ? &*streamer : nullptr,
+                                  .assistant_model = options.assistant_model},
                                  options_.generation, cache_.get());
   reply.timings = output.timings;
   reply.timings.prefill_s += marking.count();

@@ -9,7 +9,6 @@
 namespace kvcache::detail {
 namespace {
 
-constexpr std::int64_t kDefaultTokens = 20;
 constexpr double kDefaultConfidence = 0.4;
 constexpr std::int64_t kMore = 2, kFewer = 1;  // Transformers' steps of the heuristic schedule
 

@@ -8,6 +8,8 @@ namespace kvcache::detail {
 
 class DraftModel final : public DraftSource {
  public:
+  static constexpr std::int64_t kDefaultTokens = 20;  // of a draft, without num_assistant_tokens
+
   // With num_assistant_tokens, its schedule and assistant_confidence_threshold. Keeps references.
   DraftModel(const LanguageModel& model, const GenerationConfig& config);
 

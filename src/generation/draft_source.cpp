@@ -18,6 +18,13 @@ void check_assistant(const LanguageModel& assistant, const LanguageModel& model)
 
 }  // namespace
 
+std::optional<std::int64_t> longest_draft(const GenerationConfig& config,
+                                          const LanguageModel* assistant) {
+  if (config.prompt_lookup_num_tokens) return config.prompt_lookup_num_tokens;
+  if (assistant == nullptr) return std::nullopt;
+  return config.num_assistant_tokens.value_or(DraftModel::kDefaultTokens);
+}
+
 std::unique_ptr<DraftSource> make_draft_source(const GenerationConfig& config, const Inputs& inputs,
                                                const LanguageModel& model, std::int64_t rows) {
   const bool lookup = config.prompt_lookup_num_tokens.has_value();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kvcache/generation/runner.h"
@@ -26,6 +27,11 @@ class DraftSource {
   // How many tokens of the last draft the model would have chosen.
   virtual void note_accepted(std::int64_t /*tokens*/) {}
 };
+
+// Tokens that a draft has at most with this config, from the text or an assistant model; absent:
+// nothing drafts.
+std::optional<std::int64_t> longest_draft(const GenerationConfig& config,
+                                          const LanguageModel* assistant);
 
 // What the config and the inputs ask for; null: nothing. Throws ValueError for what cannot go
 // together: two sources, several rows, no cache, a model of another vocabulary.

@@ -7,7 +7,10 @@
 #include <ATen/ops/where.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+
 #include "generation/configured.h"
+#include "generation/draft_recording.h"
 #include "generation/loop_parts.h"
 #include "kvcache/generation/sampler.h"
 
@@ -38,7 +41,7 @@ Output TokenLoop::run() {
   {
     const c10::InferenceMode no_gradients;
     Stopwatch watch;
-    if (drafts_) feed_.cache()->activate_past_recording(drafts_->longest());
+    if (drafts_) longest_draft_ = record_drafts(*feed_.cache(), drafts_->longest());
     bool more = take(choose(feed_.prefill(text_.text())));
     timings_.prefill_s = watch.lap_seconds();
     timings_.prefill_tokens = feed_.prefill_tokens();
@@ -64,7 +67,7 @@ at::Tensor TokenLoop::choose(const at::Tensor& logits) {
 
 std::vector<std::int64_t> TokenLoop::make_draft() {
   // The text's end is chosen, never drafted.
-  const std::int64_t most = max_length_ - text_.length() - 1;
+  const std::int64_t most = std::min(longest_draft_, max_length_ - text_.length() - 1);
   if (!drafts_ || most <= 0) return {};
   return drafts_->propose(text_.text(), most);
 }

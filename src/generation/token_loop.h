@@ -50,6 +50,7 @@ class TokenLoop {
   LogitsProcessors processors_;
   StoppingCriteria criteria_;
   std::unique_ptr<DraftSource> drafts_;  // null: none
+  std::int64_t longest_draft_ = 0;       // tokens that the cache can take back
   at::Tensor running_;                   // bool [rows]: rows that have not ended
   std::vector<at::Tensor> logits_;
   Timings timings_;

@@ -17,9 +17,11 @@
 #include "kvcache/cache/cache.h"
 #include "kvcache/chat/chat_template.h"
 #include "kvcache/generation/generation_config.h"
+#include "kvcache/generation/logits_processor.h"
 #include "kvcache/generation/output.h"
 #include "kvcache/generation/stopping.h"
 #include "kvcache/models/causal_lm.h"
+#include "kvcache/models/language_model.h"
 #include "kvcache/text/tokenizer.h"
 
 namespace kvcache {
@@ -36,11 +38,14 @@ struct ChatSessionOptions {
   std::int64_t marks = 2;
 };
 
-// For one reply.
+// For one reply: what Inputs says of these. The config's stop_strings are those of the tokenizer's
+// text, special tokens spelled out; the one that ends a reply is its end.
 struct ChatReplyOptions {
   std::function<void(std::string_view text)> on_text = {};  // gets the reply as it is made
   StoppingCriteria stopping_criteria = {};  // beside the config's: a reply that one ends is kept
   std::optional<at::Generator> generator = {};  // for do_sample
+  LogitsProcessors logits_processors = {};
+  const LanguageModel* assistant_model = nullptr;
 };
 
 struct ChatReply {

@@ -16,52 +16,30 @@
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/sampler.h"
-#include "tests/support/char_tokenizer.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/chat/sessions.h"
 
 namespace kvcache {
 namespace {
 
-using testing::char_tokenizer;
 using testing::checkpoint;
+using testing::fresh_reply;
 using ::testing::HasSubstr;
+using testing::kReplyConfig;
+using testing::kTemplate;
 using testing::refusal;
+using testing::session;
 using testing::TempFolder;
+using testing::with;
 using Reuse = ChatReply::Reuse;
-
-constexpr std::string_view kTemplate =
-    "<s>{% for m in messages %}{% if m.role == 'assistant' %}<a>{% else %}<u>{% endif %}"
-    "{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
 
 // Of earlier replies only the second half is kept, as templates drop what was thought.
 constexpr std::string_view kForgetful =
     "<s>{% for m in messages %}{% if m.role == 'assistant' %}<a>"
     "{{ m.content[(m.content | length) // 2:] }}{% else %}<u>{{ m.content }}{% endif %}<e>"
     "{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
-
-const GenerationConfig kConfig{.max_new_tokens = 6, .eos_token_id = {{63}}};
-
-ChatSession session(const CausalLM& model, std::string_view source = kTemplate,
-                    std::unique_ptr<Cache> cache = nullptr, ChatSessionOptions options = {}) {
-  if (!options.generation.max_new_tokens) options.generation = kConfig;
-  return {model, char_tokenizer(), ChatTemplate::from_string(source), std::move(options),
-          std::move(cache)};
-}
-
-// What a session that has seen none of it answers.
-std::string fresh_reply(const CausalLM& model, const std::vector<ChatMessage>& messages,
-                        std::string_view source = kTemplate) {
-  ChatSession fresh = session(model, source);
-  for (const ChatMessage& message : messages) fresh.add(message);
-  return fresh.reply().text;
-}
-
-std::vector<ChatMessage> with(std::vector<ChatMessage> messages, const std::string& text) {
-  messages.push_back({.role = "user", .content = text});
-  return messages;
-}
 
 struct Kind {
   std::string model;
@@ -230,7 +208,7 @@ TEST(ChatSession, ARequestedEndKeepsTheReplySoFar) {
 }
 
 TEST(ChatSession, SampledRepliesFollowTheirGenerator) {
-  GenerationConfig config = kConfig;
+  GenerationConfig config = kReplyConfig;
   config.do_sample = true;
   const auto replies = [&](std::uint64_t seed) {
     ChatSession chat = session(checkpoint("llama"), kTemplate, nullptr, {.generation = config});
