@@ -2,12 +2,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/generation/runner.h"
 #include "tests/support/sim/sim.h"
+#include "tests/support/table_text.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_models.h"
 
@@ -111,6 +115,73 @@ TEST(DeviceGeneration, TheOutputLiesWithTheInputs) {
     const Output output = generate(*model, {.input_ids = kBatch.to(place)}, config);
     EXPECT_EQ(output.sequences.device(), place);
     EXPECT_TRUE(at::equal(output.sequences.cpu(), expected.sequences));
+  }
+}
+
+// A way of decoding eight tokens.
+struct Way {
+  const char* name;
+  GenerationConfig config;
+  bool whole_batch = true;  // of kBatch; else one row
+  const LanguageModel* assistant = nullptr;
+};
+
+// Beams, drafts, and rows that end at different tokens.
+std::vector<Way> ways_of_decoding(const LanguageModel& on_cpu, const LanguageModel& assistant) {
+  const GenerationConfig config{.max_new_tokens = 8, .pad_token_id = 0};
+  const at::Tensor free =
+      generate(on_cpu, {.input_ids = kBatch, .attention_mask = kBatchMask}, config).sequences;
+  const auto token = [&](std::int64_t row, std::int64_t number) {
+    return free[row][kBatch.size(1) + number].item<std::int64_t>();
+  };
+  std::vector<Way> ways = {{"beams", config},  {"ends", config},       {"stop string", config},
+                           {"lookup", config}, {"own drafts", config}, {"drafts", config}};
+  ways[0].config.num_beams = 3;
+  ways[0].config.num_return_sequences = 2;
+  ways[0].config.eos_token_id = {{token(0, 3)}};
+  ways[1].config.eos_token_id = {{token(0, 2), token(1, 5)}};
+  ways[2].config.stop_strings = {{c10::str("<", token(1, 3), ">")}};
+  for (std::size_t i = 3; i < ways.size(); ++i) ways[i].whole_batch = false;
+  ways[3].config.prompt_lookup_num_tokens = 3;
+  ways[4].assistant = &on_cpu;
+  ways[5].assistant = &assistant;
+  for (const std::size_t i : {4, 5}) {
+    ways[i].config.num_assistant_tokens = 3;
+    ways[i].config.assistant_confidence_threshold = 0;
+  }
+  return ways;
+}
+
+TEST(DeviceGeneration, EveryWayOfDecodingGivesTheCpusIds) {
+  sim::configure({.kernel_delay = std::chrono::microseconds(30), .seed = 2});
+  const auto model = model_on("mixed", divided()), other = model_on("full", divided());
+  const auto on_cpu = tiny_model("mixed");
+  std::vector<std::string> table;
+  for (std::int64_t id = 0; id < 64; ++id) table.push_back("<" + std::to_string(id) + ">");
+  for (Way& way : ways_of_decoding(*on_cpu, *other)) {
+    const at::Tensor ids = way.whole_batch ? kBatch : ids_tensor({{5, 6, 5, 7, 5, 6}});
+    for (const char* cache : {"dynamic", "static"}) {
+      way.config.cache_implementation = cache;
+      const auto run = [&](const LanguageModel& at_work, at::Device place) {
+        Inputs inputs{.input_ids = ids.to(place),
+                      .text = table_text(table),
+                      .assistant_model = way.assistant};
+        if (way.whole_batch) inputs.attention_mask = kBatchMask.to(place);
+        return generate(at_work, inputs, way.config);
+      };
+      const Output expected = run(*on_cpu, at::kCPU);
+      for (const at::Device place : {at::Device(at::kCPU), sim::device(0)}) {
+        SCOPED_TRACE(c10::str(way.name, ", ", cache, ", inputs on ", place));
+        const Output output = run(*model, place);
+        EXPECT_EQ(output.sequences.device(), place);
+        EXPECT_TRUE(at::equal(output.sequences.cpu(), expected.sequences))
+            << output.sequences.cpu() << expected.sequences;
+        EXPECT_TRUE(
+            at::equal(output.cache->history().ids().cpu(), expected.cache->history().ids().cpu()));
+        if (!expected.sequences_scores) continue;
+        EXPECT_CLOSE(output.sequences_scores->cpu(), *expected.sequences_scores, 1e-4);
+      }
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 """Runs the oracle's generate() with one processor's setting after the other, and writes goldens/processor_runs.
 
 Two prompts greedily and, with a seed, the first one sampled; beside the ids, of each new token's scores behind all
-processors: that of the token, how many are finite, and their log-sum-exp (4 digits). A case is kept at the length up to
+processors: that of the token, how many are finite, and their log-sum-exp (6 decimals). A case is kept at the length up to
 which noise of the size of the tests' tolerance changes neither ids nor counts. Usage: make_processor_runs.py [family ...]
 """
 
@@ -56,7 +56,7 @@ def run(model, case, noise=None):
     facts = []
     for scores, token in zip(out.scores, ids):
         finite = scores[0][scores[0].isfinite()]
-        facts.append([round(scores[0, token].item(), 4), finite.numel(), round(finite.logsumexp(0).item(), 4)])
+        facts.append([round(scores[0, token].item(), 6), finite.numel(), round(finite.logsumexp(0).item(), 6)])
     return ids, facts
 
 

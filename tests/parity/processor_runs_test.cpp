@@ -55,7 +55,7 @@ class ProcessorRuns : public ::testing::TestWithParam<const char*> {
   }
 
   // The processors' scores of each new token, made of the model's: that of the token, how many are
-  // finite and their log-sum-exp. The goldens have 4 digits.
+  // finite and their log-sum-exp. The goldens have 6 decimals.
   void expect_scores(const json& item, const Inputs& inputs, const Output& output) const {
     const GenerationConfig config = config_of(item);
     const std::int64_t steps = output.logits->size(1);
@@ -77,9 +77,9 @@ class ProcessorRuns : public ::testing::TestWithParam<const char*> {
       const auto token = output.sequences[0][begin + step].item<std::int64_t>();
       const at::Tensor finite = scores[0].masked_select(scores[0].isfinite());
       const json& expected = item.at("scores").at(static_cast<std::size_t>(step));
-      EXPECT_NEAR(scores[0][token].item<double>(), expected.at(0).get<double>(), 1.5e-4) << step;
+      EXPECT_NEAR(scores[0][token].item<double>(), expected.at(0).get<double>(), 1e-4) << step;
       EXPECT_EQ(finite.numel(), expected.at(1).get<std::int64_t>()) << step;
-      EXPECT_NEAR(finite.logsumexp(0).item<double>(), expected.at(2).get<double>(), 1.5e-4) << step;
+      EXPECT_NEAR(finite.logsumexp(0).item<double>(), expected.at(2).get<double>(), 1e-4) << step;
     }
   }
 };

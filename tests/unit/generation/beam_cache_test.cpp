@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <ostream>
 #include <stdexcept>
@@ -121,6 +122,43 @@ class BeamCaches : public ::testing::TestWithParam<Kind> {
     const at::Tensor expected = model().forward(next, fresh.get());
     EXPECT_LT(testing::difference(model().forward(next, &cache), expected), 1e-4);
   }
+
+  // Both rows of a batch are their runs alone, whatever ends their beams.
+  void expect_solo_runs(const std::vector<at::Tensor>& rows, const Inputs& both) const {
+    const bool encoder = model().is_encoder_decoder();
+    const at::Tensor free =
+        run({.input_ids = rows[0]}, {.max_new_tokens = 10, .num_beams = 3}, nullptr).sequences;
+    for (const double penalty : {-2.0, 0.0, 1.0, 3.0}) {
+      for (const EarlyStopping stop :
+           {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
+        const GenerationConfig config{
+            .max_new_tokens = 10,
+            .num_beams = 3,
+            .early_stopping = stop,
+            .length_penalty = penalty,
+            .num_return_sequences = 2,
+            .eos_token_id = {{free[0][free.size(1) - 6].item<std::int64_t>(), 17}},
+            .pad_token_id = 0};
+        const auto cache = make_cache(GetParam());
+        const Output output = run(both, config, cache.get());
+        for (std::size_t row = 0; row < rows.size(); ++row) {
+          const Output solo = run({.input_ids = rows[row]}, config, nullptr);
+          const std::int64_t begin = encoder ? 1 : rows[row].size(1);
+          const std::int64_t count = solo.sequences.size(1) - begin;
+          const at::Tensor made = output.sequences.narrow(0, std::int64_t(2 * row), 2)
+                                      .narrow(1, encoder ? 1 : both.input_ids.size(1), count);
+          const at::Tensor expected = solo.sequences.narrow(1, begin, count);
+          EXPECT_TRUE(made.equal(expected)) << made << expected;
+          // In float32, that is: a penalty of -2 makes them hundreds.
+          const at::Tensor scale = solo.sequences_scores->abs().clamp_min(1);
+          EXPECT_LT(testing::difference(
+                        output.sequences_scores->narrow(0, std::int64_t(2 * row), 2).div(scale),
+                        solo.sequences_scores->div(scale)),
+                    1e-4);
+        }
+      }
+    }
+  }
 };
 
 TEST_P(BeamCaches, F28F43CachedEqualsUncachedAndTheCacheGoesOn) {
@@ -162,42 +200,30 @@ TEST_P(BeamCaches, F28TextsOfDifferentLengthsAreHeldWithPadding) {
   }
 }
 
+// Prompts of these lengths, the shorter one padded on the decoder's or the encoder's side.
+Inputs padded_pair(const at::Tensor& a, const at::Tensor& b, bool on_the_right) {
+  const std::int64_t columns = std::max(a.size(1), b.size(1));
+  at::Tensor ids = at::zeros({2, columns}, at::kLong), mask = at::zeros({2, columns}, at::kLong);
+  for (const auto& [row, text] : {std::pair{0L, a}, std::pair{1L, b}}) {
+    const std::int64_t first = on_the_right ? 0 : columns - text.size(1);
+    ids[row].narrow(0, first, text.size(1)).copy_(text[0]);
+    mask[row].narrow(0, first, text.size(1)).fill_(1);
+  }
+  return {.input_ids = ids, .attention_mask = mask};
+}
+
 TEST_P(BeamCaches, F41RowsOfAPaddedBatchAreTheirSoloRuns) {
-  const at::Tensor a = random_ids(1, 9, 4), b = random_ids(1, 3, 5);
+  struct Pair {
+    std::int64_t a, b;  // tokens
+  };
+  std::vector<Pair> pairs = {{9, 3}, {4, 7}, {1, 6}, {5, 5}, {12, 2}, {8, 1}, {3, 10}, {6, 7}};
+  pairs.resize(std::size_t(testing::sweep_count(3, std::int64_t(pairs.size()))));
   const bool right = model().is_encoder_decoder();
-  const at::Tensor pads = at::zeros({1, 6}, at::kLong), ones = at::ones({1, 3}, at::kLong);
-  const Inputs both{
-      .input_ids = at::cat({a, right ? at::cat({b, pads}, 1) : at::cat({pads, b}, 1)}),
-      .attention_mask = at::cat({at::ones({1, 9}, at::kLong),
-                                 right ? at::cat({ones, pads}, 1) : at::cat({pads, ones}, 1)})};
-  const at::Tensor free =
-      run({.input_ids = a}, {.max_new_tokens = 10, .num_beams = 3}, nullptr).sequences;
-  for (const double penalty : {-2.0, 0.0, 1.0, 3.0}) {
-    for (const EarlyStopping stop : {EarlyStopping::no, EarlyStopping::yes, EarlyStopping::never}) {
-      const GenerationConfig config{
-          .max_new_tokens = 10,
-          .num_beams = 3,
-          .early_stopping = stop,
-          .length_penalty = penalty,
-          .num_return_sequences = 2,
-          .eos_token_id = {{free[0][free.size(1) - 6].item<std::int64_t>(), 17}},
-          .pad_token_id = 0};
-      const auto cache = make_cache(GetParam());
-      const Output output = run(both, config, cache.get());
-      for (const auto& [alone, first] : {std::pair{a, 0L}, std::pair{b, 2L}}) {
-        const Output solo = run({.input_ids = alone}, config, nullptr);
-        const std::int64_t begin = right ? 1 : alone.size(1), end = solo.sequences.size(1);
-        const at::Tensor expected = solo.sequences.narrow(1, begin, end - begin);
-        const at::Tensor made =
-            output.sequences.narrow(0, first, 2).narrow(1, right ? 1 : 9, end - begin);
-        EXPECT_TRUE(made.equal(expected)) << made << expected;
-        // In float32, that is: a penalty of -2 makes them hundreds.
-        const at::Tensor scale = solo.sequences_scores->abs().clamp_min(1);
-        EXPECT_LT(testing::difference(output.sequences_scores->narrow(0, first, 2).div(scale),
-                                      solo.sequences_scores->div(scale)),
-                  1e-4);
-      }
-    }
+  std::uint64_t seed = 4;
+  for (const Pair& pair : pairs) {
+    const at::Tensor a = random_ids(1, pair.a, seed++), b = random_ids(1, pair.b, seed++);
+    SCOPED_TRACE(c10::str("prompts of ", pair.a, " and ", pair.b));
+    expect_solo_runs({a, b}, padded_pair(a, b, right));
   }
 }
 

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/sampler.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/drafts.h"
+#include "tests/support/ended_rows.h"
 #include "tests/support/refusal.h"
 #include "tests/support/sweep.h"
 #include "tests/support/table_text.h"
@@ -25,6 +28,7 @@ namespace kvcache {
 namespace {
 
 using testing::checkpoint;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ids_tensor;
 using testing::refusal;
@@ -34,6 +38,13 @@ at::Tensor repeating(std::int64_t tokens) {
   at::Tensor ids = at::empty({1, tokens}, at::kLong);
   for (std::int64_t i = 0; i < tokens; ++i) ids[0][i] = 3 + i % 3;
   return ids;
+}
+
+// The ids from 0, each in brackets.
+std::vector<std::string> bracketed(std::int64_t ids) {
+  std::vector<std::string> table;
+  for (std::int64_t id = 0; id < ids; ++id) table.push_back("<" + std::to_string(id) + ">");
+  return table;
 }
 
 struct Kind {
@@ -70,6 +81,7 @@ class Drafts : public ::testing::TestWithParam<Kind> {
     config.output_logits = true;
     Inputs inputs{.input_ids = prompt, .assistant_model = assistant};
     if (seed) inputs.generator = make_generator(*seed);
+    if (config.stop_strings) inputs.text = testing::table_text(bracketed(64));
     const auto cache = make_cache(GetParam());
     const Output output = generate(model(), inputs, config, cache.get());
     EXPECT_EQ(cache->get_seq_length(), output.sequences.size(1) - 1);
@@ -89,6 +101,10 @@ class Drafts : public ::testing::TestWithParam<Kind> {
         << "prompt of " << prompt.size(1) << ", " << *plain.max_new_tokens << " new tokens";
     ASSERT_EQ(made.logits.sizes(), expected.logits.sizes());
     EXPECT_LT(testing::difference(made.logits, expected.logits), 1e-4);
+    // What the caches were gone on with is what follows without one.
+    const at::Tensor text = expected.ids.narrow(1, 0, expected.ids.size(1) - 3);
+    const GenerationConfig uncached{.max_new_tokens = 3, .use_cache = false};
+    EXPECT_TRUE(generate(model(), {.input_ids = text}, uncached).sequences.equal(expected.ids));
   }
 };
 
@@ -138,6 +154,24 @@ TEST_P(Drafts, F39NothingFollowsAnEnd) {
   }
 }
 
+TEST_P(Drafts, F49NothingFollowsAStopStringWithinADraft) {
+  const at::Tensor free =
+      generate(model(), {.input_ids = repeating(9)}, {.max_new_tokens = 12}).sequences;
+  for (std::int64_t at = 9; at < 15; ++at) {
+    const auto id = free[0][at].item<std::int64_t>();
+    const GenerationConfig plain{.max_new_tokens = 12,
+                                 .stop_strings = {{bracketed(64)[std::size_t(id)]}}};
+    GenerationConfig drafted = plain;
+    drafted.prompt_lookup_num_tokens = 5;
+    expect_equal(repeating(9), plain, drafted, std::nullopt);
+    drafted = plain;
+    drafted.num_assistant_tokens = 6;
+    drafted.assistant_confidence_threshold = 0;
+    expect_equal(repeating(9), plain, drafted, std::nullopt, &model());
+    expect_equal(repeating(9), plain, drafted, 3, &model());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Drafts,
     ::testing::Values(Kind{"llama", "dynamic"}, Kind{"llama", "static"}, Kind{"mistral", "dynamic"},
@@ -150,23 +184,58 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{"llama_dynamic", "dynamic"}),
     ::testing::PrintToStringParamName());
 
-// Counts tokens.
-class Counting final : public Streamer {
- public:
-  void put(const at::Tensor&) override { ++tokens; }
-  int tokens = 0;
-};
-
 TEST(DraftsOfOneRow, TheModelsOwnDraftsAreAllAccepted) {
   const CausalLM& model = checkpoint("llama");
-  Counting streamer;
-  GenerationConfig config{.max_new_tokens = 12};
-  config.num_assistant_tokens = 4;
-  config.assistant_confidence_threshold = 0;
-  const Output output = generate(
-      model, {.input_ids = repeating(9), .streamer = &streamer, .assistant_model = &model}, config);
-  EXPECT_EQ(streamer.tokens, 12);
-  EXPECT_EQ(output.timings.decode_tokens, 11);
+  struct Passes {
+    std::int64_t drafted;
+    std::vector<std::int64_t> model, assistant;  // tokens of each
+  };
+  // The prompt's 9 make a token; a pass of that and d drafted ones makes d + 1. The last of the 12
+  // is not drafted. The assistant feeds what it has not seen, and its drafts but their last.
+  const std::vector<Passes> all = {
+      {4, {9, 5, 5, 1}, {10, 1, 1, 1, 2, 1, 1, 1}},
+      {12, {9, 11}, {10, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+  };
+  for (const Passes& passes : all) {
+    const testing::NotingModel checking(model), drafting(model);
+    GenerationConfig config{.max_new_tokens = 12};
+    config.num_assistant_tokens = passes.drafted;
+    config.assistant_confidence_threshold = 0;
+    const Output output =
+        generate(checking, {.input_ids = repeating(9), .assistant_model = &drafting}, config);
+    EXPECT_EQ(output.timings.decode_tokens, 11);
+    EXPECT_EQ(checking.tokens, passes.model);
+    EXPECT_EQ(drafting.tokens, passes.assistant);
+  }
+}
+
+// Lets 3 and 4 follow each other, whatever the model says.
+class Alternate final : public LogitsProcessor {
+ public:
+  at::Tensor process(const TokenRows& text, const at::Tensor& scores) override {
+    return at::full_like(scores, -1e9).scatter_(1, text.ids.narrow(1, -1, 1).neg().add(7), 0.0);
+  }
+};
+
+TEST(DraftsOfOneRow, F38ATextThatRepeatsItselfTakesFewPasses) {
+  const testing::NotingModel model(checkpoint("llama"));
+  Inputs inputs{.input_ids = ids_tensor({{3, 4}}).repeat({1, 8}),
+                .logits_processors = {std::make_shared<Alternate>()}};
+  const auto fed = [&](std::int64_t tokens) {
+    model.tokens.clear();
+    const GenerationConfig lookup{.max_new_tokens = tokens, .prompt_lookup_num_tokens = 5};
+    const at::Tensor text = generate(model, inputs, lookup).sequences;
+    EXPECT_TRUE(text.equal(ids_tensor({{3, 4}}).repeat({1, 20}).narrow(1, 0, 16 + tokens)));
+    return model.tokens;
+  };
+  // A pass of 5 drafted tokens makes 6; the last token of all is not drafted.
+  EXPECT_THAT(fed(1), ElementsAre(16));
+  EXPECT_THAT(fed(2), ElementsAre(16, 1));
+  EXPECT_THAT(fed(3), ElementsAre(16, 2));
+  EXPECT_THAT(fed(7), ElementsAre(16, 6));
+  EXPECT_THAT(fed(8), ElementsAre(16, 6, 1));
+  EXPECT_THAT(fed(12), ElementsAre(16, 6, 5));
+  EXPECT_THAT(fed(24), ElementsAre(16, 6, 6, 6, 5));
 }
 
 TEST(DraftsOfOneRow, F38ExactlyAsManyTokensAsAskedFor) {
@@ -200,28 +269,6 @@ TEST(DraftsOfOneRow, F26TheLastTokenIsNotInTheCache) {
   }
 }
 
-TEST(DraftsOfOneRow, F49NothingFollowsAStopStringWithinADraft) {
-  const CausalLM& model = checkpoint("llama");
-  std::vector<std::string> table;
-  for (std::int64_t id = 0; id < 64; ++id) table.push_back("<" + std::to_string(id) + ">");
-  const at::Tensor free =
-      generate(model, {.input_ids = repeating(9)}, {.max_new_tokens = 12}).sequences;
-  for (std::int64_t at = 9; at < 15; ++at) {
-    GenerationConfig config{.max_new_tokens = 12};
-    config.stop_strings = {{table[std::size_t(free[0][at].item<std::int64_t>())]}};
-    const Inputs plain{.input_ids = repeating(9), .text = testing::table_text(table)};
-    const at::Tensor expected = generate(model, plain, config).sequences;
-    config.num_assistant_tokens = 6;
-    config.assistant_confidence_threshold = 0;
-    Inputs drafted = plain;
-    drafted.assistant_model = &model;
-    DynamicCache cache(model.config());
-    const at::Tensor made = generate(model, drafted, config, &cache).sequences;
-    EXPECT_TRUE(made.equal(expected));
-    EXPECT_EQ(cache.get_seq_length(), made.size(1) - 1);
-  }
-}
-
 TEST(DraftsOfOneRow, APaddedRowIsReadWithoutItsPadding) {
   const CausalLM& model = checkpoint("mistral");
   at::Tensor ids = at::cat({at::full({1, 4}, 3, at::kLong), repeating(9)}, 1);
@@ -236,12 +283,49 @@ TEST(DraftsOfOneRow, APaddedRowIsReadWithoutItsPadding) {
   EXPECT_TRUE(generate(model, assisted, {.max_new_tokens = 10}).sequences.equal(expected));
 }
 
-TEST(DraftsOfOneRow, AModelWithAnEncoderLooksUpToo) {
-  const LanguageModel& model = testing::seq2seq_checkpoint("t5");
-  const Inputs inputs{.input_ids = repeating(9), .decoder_input_ids = ids_tensor({{0, 4, 5, 4}})};
-  const at::Tensor expected = generate(model, inputs, {.max_new_tokens = 10}).sequences;
-  const GenerationConfig lookup{.max_new_tokens = 10, .prompt_lookup_num_tokens = 4};
-  EXPECT_TRUE(generate(model, inputs, lookup).sequences.equal(expected));
+std::unique_ptr<Cache> encoder_decoder_cache(const ModelConfig& config, bool fixed) {
+  if (!fixed) return std::make_unique<EncoderDecoderCache>(config);
+  const StaticCacheOptions room{.max_cache_len = 48};
+  const std::vector<LayerSpec> layers = config.layer_specs();
+  return std::make_unique<EncoderDecoderCache>(StaticCache(layers, room),
+                                               StaticCache(cross_attention_layers(layers), room));
+}
+
+TEST(DraftsOfOneRow, F38AModelWithAnEncoderLooksUpToo) {
+  const LanguageModel& t5 = testing::seq2seq_checkpoint("t5");
+  const testing::NotingModel model(t5);
+  // A text of few tokens, so that it repeats itself.
+  const auto settings = [](std::int64_t tokens, std::optional<std::int64_t> lookup) {
+    return GenerationConfig{.max_new_tokens = tokens,
+                            .suppress_tokens = testing::from_to(6, 63),
+                            .prompt_lookup_num_tokens = lookup};
+  };
+  std::int64_t passes = 0, made = 0;
+  for (std::int64_t tokens = 1; tokens <= 24; ++tokens) {
+    for (const bool fixed : {false, true}) {
+      Inputs inputs{.input_ids = repeating(1 + tokens % 9),
+                    .decoder_input_ids = at::cat({ids_tensor({{0}}), repeating(tokens % 6)}, 1)};
+      const std::int64_t prompt = inputs.decoder_input_ids.size(1);
+      GenerationConfig uncached = settings(tokens + 3, std::nullopt);
+      uncached.use_cache = false;
+      const at::Tensor expected = generate(t5, inputs, uncached).sequences;
+      const auto cache = encoder_decoder_cache(t5.config(), fixed);
+      model.tokens.clear();
+      const std::int64_t longest = 1 + tokens % 5;
+      const at::Tensor text =
+          generate(model, inputs, settings(tokens, longest), cache.get()).sequences;
+      EXPECT_TRUE(text.equal(expected.narrow(1, 0, prompt + tokens))) << tokens << fixed;
+      EXPECT_EQ(model.tokens, testing::fed_with_drafts(testing::numbers_of(text[0]), prompt,
+                                                       testing::looked_up(longest, 2)));
+      EXPECT_EQ(cache->get_seq_length(), prompt + tokens - 1);
+      passes += std::int64_t(model.tokens.size());
+      made += tokens;
+      inputs.decoder_input_ids = text;
+      EXPECT_TRUE(
+          generate(t5, inputs, settings(3, std::nullopt), cache.get()).sequences.equal(expected));
+    }
+  }
+  EXPECT_LT(passes, made);
 }
 
 TEST(DraftsOfOneRow, WhatCannotBeDraftedIsRefused) {

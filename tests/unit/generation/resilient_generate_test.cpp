@@ -179,6 +179,10 @@ TEST(ResilientGenerateRefusals, ComeBeforeTheFirstAttempt) {
                 resilient_generate(model, inputs, {config, with("paged", config)});
               }),
               HasSubstr("there is no cache_implementation \"paged\""));
+  EXPECT_THAT(refusal<ValueError>([&] {
+                resilient_generate(model, inputs, {config, with("offloaded", config)});
+              }),
+              HasSubstr("cache_implementation \"offloaded\" is not supported yet"));
   DynamicCache cache(model.config());
   EXPECT_THAT(refusal<ValueError>([&] {
                 resilient_generate(model, inputs, {config, with("static", config)}, &cache);
