@@ -41,7 +41,10 @@ Output TokenLoop::run() {
   {
     const c10::InferenceMode no_gradients;
     Stopwatch watch;
-    if (drafts_) longest_draft_ = record_drafts(*feed_.cache(), drafts_->longest());
+    const std::int64_t most = max_length_ - first_column_ - 1;  // the last token is never drafted
+    if (drafts_ && most > 0) {
+      longest_draft_ = record_drafts(*feed_.cache(), std::min(drafts_->longest(), most));
+    }
     bool more = take(choose(feed_.prefill(text_.text())));
     timings_.prefill_s = watch.lap_seconds();
     timings_.prefill_tokens = feed_.prefill_tokens();
