@@ -123,6 +123,13 @@ TEST_P(DraftRecording, StaysOnWithRoomForTheLongestDraft) {
   EXPECT_TRUE(takes_back(model(), *cache, 3));
 }
 
+TEST_P(DraftRecording, IsOfNoMoreThanTheTextCanStillTake) {
+  const auto cache = empty();
+  generate(model(), {.input_ids = prompt()}, lookup(4, 1000), cache.get());
+  EXPECT_TRUE(takes_back(model(), *cache, 3));
+  EXPECT_FALSE(takes_back(model(), *cache, 4));
+}
+
 TEST_P(DraftRecording, WithoutABoundLayersKeepTheirOwn) {
   const auto cache = empty();
   cache->activate_past_recording();
