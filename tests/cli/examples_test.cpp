@@ -28,9 +28,10 @@ class Examples : public ProgramTest {
 
 TEST_F(Examples, TheGuideShowsThem) {
   const std::string guide = read_whole(kTests.parent_path() / "docs/guide.md");
-  for (const char* name : {"static_cache", "cpu_tensors", "resilient", "encoder_decoder", "mamba",
-                           "iterative_generation", "chat", "crop_rollback", "prefix_cache",
-                           "assisted", "beam_search", "custom_layer", "custom_model"}) {
+  for (const char* name :
+       {"static_cache", "cpu_tensors", "resilient", "encoder_decoder", "mamba",
+        "iterative_generation", "chat", "crop_rollback", "prefix_cache", "assisted", "beam_search",
+        "custom_layer", "custom_model", "step_by_hand"}) {
     const std::string program =
         read_whole(kTests.parent_path() / "examples" / (std::string(name) + ".cpp"));
     const std::string shown = program.substr(program.find("#include"));
@@ -173,6 +174,11 @@ TEST_F(Examples, CustomLayerCountsWhatCameIn) {
 TEST_F(Examples, CustomModelGoesOnFromItsCache) {
   EXPECT_EQ(output("custom_model", {}),
             "3 1 4 5 9 2 6 3 1 4 5 9 2 6 3 1 4 \ncache dynamic of 16 tokens\n");
+}
+
+TEST_F(Examples, StepByHandEqualsTheWholeText) {
+  EXPECT_EQ(output("step_by_hand", {}),
+            "token 3: the same\ntoken 4: the same\n8 encoder tokens computed in 4 steps\n");
 }
 
 }  // namespace
