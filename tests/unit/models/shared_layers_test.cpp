@@ -32,7 +32,7 @@ class SharingModel {
     embeddings_ = at::randn({64, 32}) * 0.5;
     for (std::size_t i = 0; i < layers().size(); ++i) {
       weights_.push_back({at::randn({32, 32}) * 0.3, at::randn({32, 16}) * 0.3,
-                          at::randn({32, 16}) * 0.3, at::randn({32, 32}) * 0.15});
+                          at::randn({32, 16}) * 0.3, at::randn({32, 32}) * 0.1});
     }
   }
 
