@@ -27,10 +27,11 @@ class Interrupt final : public kvcache::StoppingCriterion {
 // The next line that is not empty; false: there is none. Ctrl-C drops what was typed.
 bool ask(std::string& line) {
   do {
-    std::cout << "> " << std::flush;
     std::cin.clear();
     if (interrupted.exchange(false)) std::cout << '\n';
+    std::cout << "> " << std::flush;
   } while ((!std::getline(std::cin, line) && interrupted) || (std::cin && line.empty()));
+  interrupted = false;  // meant what was typed, not the reply
   return bool(std::cin);
 }
 
@@ -49,17 +50,21 @@ int main(int argc, char** argv) try {
   config.max_new_tokens = 256;
   kvcache::ChatSession session(*model, kvcache::Tokenizer::from_folder(argv[1]),
                                kvcache::ChatTemplate::from_folder(argv[1]), {.generation = config});
-  if (argc == 3 && std::filesystem::exists(argv[2])) session.load(argv[2]);
+  if (argc == 3 && exists(std::filesystem::path(argv[2]) / "messages.json")) session.load(argv[2]);
 
   const auto generator = kvcache::make_generator(std::random_device{}());
   for (std::string line; ask(line);) {
-    const auto reply =
-        session.send(line, {.on_text = [](auto text) { std::cout << text << std::flush; },
-                            .stopping_criteria = {std::make_shared<Interrupt>()},
-                            .generator = generator});
-    std::cout << "\n[" << reply.reused_tokens << " of " << reply.prompt_tokens << " tokens reused, "
-              << reply.new_tokens << " new]\n";
-    if (argc == 3) session.save(argv[2]);
+    try {
+      const auto reply =
+          session.send(line, {.on_text = [](auto text) { std::cout << text << std::flush; },
+                              .stopping_criteria = {std::make_shared<Interrupt>()},
+                              .generator = generator});
+      std::cout << "\n[" << reply.reused_tokens << " of " << reply.prompt_tokens
+                << " tokens reused, " << reply.new_tokens << " new]\n";
+      if (argc == 3) session.save(argv[2]);
+    } catch (const std::exception& error) {  // of this turn alone: the conversation goes on
+      std::cerr << "\nerror: " << error.what() << '\n';
+    }
   }
   std::cout << '\n';
 } catch (const std::exception& error) {

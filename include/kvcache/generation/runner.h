@@ -80,6 +80,12 @@ class Runner {
   // With num_beams the cache has a row for each prompt at first, and one for each text returned in
   // the end.
   //
+  // With drafts the cache records what the longest one may have to take back, and goes on doing so:
+  // see Cache::activate_past_recording(). A larger bound of the caller's stays; what was recorded
+  // goes with the first draft that is taken back, as with every crop. Where layers of a fixed size
+  // hold tokens and have no room to record, drafts are as long as what they do record, or there are
+  // none: the same text, token by token.
+  //
   // Lengths (max_length, ...) count the whole text, also that of a continuation, and processors see
   // all of it; tokens that the cache does not know look like padding to them.
   //

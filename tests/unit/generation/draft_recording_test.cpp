@@ -9,10 +9,13 @@
 #include <string>
 #include <utility>
 
+#include "generation/draft_recording.h"
 #include "kvcache/cache/dynamic_cache.h"
+#include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/generation/runner.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/counting.h"
 #include "tests/support/tensors.h"
 
 namespace kvcache {
@@ -149,6 +152,32 @@ INSTANTIATE_TEST_SUITE_P(All, DraftRecording,
                                            Kind{"mamba2", false}, Kind{"lfm2", false},
                                            Kind{"lfm2", true}, Kind{"qwen3_next", true}),
                          ::testing::PrintToStringParamName());
+
+// By default a window records without bound, and states 16 tokens.
+TEST(DraftRecordingOfLayers, NoneRecordsLessThanBefore) {
+  DynamicCache cache({testing::window(4), {.type = std::string(kLinearAttention)}});
+  cache.activate_past_recording();
+  EXPECT_EQ(detail::record_drafts(cache, 3), 3);
+  EXPECT_EQ(detail::record_drafts(cache, 16), 16);
+  EXPECT_EQ(detail::record_drafts(cache, 20), 16);
+  DynamicCache windows({testing::window(4), LayerSpec{}});
+  EXPECT_EQ(detail::record_drafts(windows, 3), 3);
+  EXPECT_EQ(detail::record_drafts(windows, 20), 20);
+  EXPECT_EQ(detail::record_drafts(windows, 3), 3);
+  testing::feed(windows, 30);
+  testing::feed(windows, 30, 1);
+  EXPECT_TRUE(windows.can_crop(20));
+  EXPECT_FALSE(windows.can_crop(21));
+}
+
+TEST(DraftRecordingOfLayers, ADecodersOwnOnesCount) {
+  EncoderDecoderCache cache(DynamicCache({testing::window(4)}), DynamicCache({LayerSpec{}}));
+  cache.activate_past_recording(20);
+  EXPECT_EQ(detail::record_drafts(cache, 3), 3);
+  testing::feed(cache, 30);
+  EXPECT_TRUE(cache.can_crop(20));
+  EXPECT_FALSE(cache.can_crop(21));
+}
 
 // A ring that holds tokens has the slots that it was made with.
 class RingsWithoutRoom : public ::testing::TestWithParam<const char*> {
