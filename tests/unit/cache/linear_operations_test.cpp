@@ -12,6 +12,7 @@
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/mamba_cache.h"
 #include "kvcache/cache/serialization.h"
+#include "kvcache/cache/static_cache.h"
 #include "tests/support/counting_states.h"
 #include "tests/support/refusal.h"
 
@@ -67,29 +68,51 @@ TEST(LinearOperations, RowsOverOnePrefix) {
   }
 }
 
+// Kinds of caches whose rows are joined, of room for the texts here.
+using MakeCache = std::unique_ptr<LayeredCache> (*)(const std::vector<LayerSpec>&);
+
+template <std::int64_t kSlack>
+std::unique_ptr<LayeredCache> make_static(const std::vector<LayerSpec>& layers) {
+  return std::make_unique<StaticCache>(
+      layers, StaticCacheOptions{.max_cache_len = 16, .record_slack = kSlack});
+}
+
+const std::vector<MakeCache> kMakers{
+    [](const std::vector<LayerSpec>& layers) -> std::unique_ptr<LayeredCache> {
+      return std::make_unique<DynamicCache>(layers);
+    },
+    make_static<0>, make_static<3>};
+
+void expect_joined_rows_go_on(const std::vector<LayerSpec>& layers, MakeCache make,
+                              bool recording) {
+  const auto a = make(layers), b = make(layers);
+  if (recording) {
+    a->activate_past_recording();
+    b->activate_past_recording();
+  }
+  feed_text(*a, kPrefix);
+  feed_text(*b, kShort);
+  if (recording) {
+    EXPECT_THAT(refusal<ValueError>([&] { a->concatenate({b.get()}); }), HasSubstr("crop(0)"));
+  }
+  a->crop(0);
+  b->crop(0);
+  const std::unique_ptr<Cache> joined = a->concatenate({b.get()});
+  EXPECT_EQ(
+      feed_rows(layered(joined), {kRest[0], kRest[1]}),
+      std::vector<Numbers>({after(layers, kPrefix, kRest[0]), after(layers, kShort, kRest[1])}));
+  const auto parts = joined->batch_split(1);
+  Numbers text = kShort;
+  text.insert(text.end(), kRest[1].begin(), kRest[1].end());
+  EXPECT_EQ(feed_text(layered(parts[1]), kRest[2]), after(layers, text, kRest[2]));
+}
+
 TEST(LinearOperations, JoinedRowsGoOnAsAlone) {
   for (const auto& layers : kMixes) {
-    for (const bool recording : {false, true}) {
-      DynamicCache a(layers), b(layers);
-      if (recording) {
-        a.activate_past_recording();
-        b.activate_past_recording();
+    for (const MakeCache make : kMakers) {
+      for (const bool recording : {false, true}) {
+        expect_joined_rows_go_on(layers, make, recording);
       }
-      feed_text(a, kPrefix);
-      feed_text(b, kShort);
-      if (recording) {
-        EXPECT_THAT(refusal<ValueError>([&] { a.concatenate({&b}); }), HasSubstr("crop(0)"));
-      }
-      a.crop(0);
-      b.crop(0);
-      const std::unique_ptr<Cache> joined = a.concatenate({&b});
-      EXPECT_EQ(feed_rows(layered(joined), {kRest[0], kRest[1]}),
-                std::vector<Numbers>(
-                    {after(layers, kPrefix, kRest[0]), after(layers, kShort, kRest[1])}));
-      const auto parts = joined->batch_split(1);
-      Numbers text = kShort;
-      text.insert(text.end(), kRest[1].begin(), kRest[1].end());
-      EXPECT_EQ(feed_text(layered(parts[1]), kRest[2]), after(layers, text, kRest[2]));
     }
   }
 }

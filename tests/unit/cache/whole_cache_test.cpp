@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <string>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "kvcache/cache/dynamic_cache.h"
@@ -55,17 +57,32 @@ Numbers held(Cache& cache, std::size_t layer, std::int64_t row = 0) {
   return numbers(stored(static_cast<LayeredCache&>(cache))[layer].keys, row);
 }
 
+// Caches of a window of 8 and a full layer: growing, and of 24 tokens at most with rings.
+struct Kind {
+  const char* name;
+  std::int64_t slack;  // of the rings; -1: growing
+};
+
+std::unique_ptr<LayeredCache> make(const Kind& kind) {
+  const std::vector<LayerSpec> layers{window(8), kFull};
+  if (kind.slack < 0) return std::make_unique<DynamicCache>(layers);
+  return std::make_unique<StaticCache>(
+      layers, StaticCacheOptions{.max_cache_len = 24, .record_slack = kind.slack});
+}
+
+class Concatenation : public ::testing::TestWithParam<Kind> {};
+
 // A window of 8 keeps 7 tokens for the next query, which then sees 8.
-TEST(Concatenation, F71JoiningCachesOfDifferentLengths) {
-  DynamicCache a(std::vector<LayerSpec>{window(8), kFull}),
-      b(std::vector<LayerSpec>{window(8), kFull});
-  feed(a, 20);
-  feed(b, 3);
-  const std::unique_ptr<Cache> joined = a.concatenate({&b});
-  EXPECT_NE(dynamic_cast<DynamicCache*>(joined.get()), nullptr);
+TEST_P(Concatenation, F71JoiningCachesOfDifferentLengths) {
+  const auto a = make(GetParam()), b = make(GetParam());
+  feed(*a, 20);
+  feed(*b, 3);
+  const std::unique_ptr<Cache> joined = a->concatenate({b.get()});
+  EXPECT_TRUE(typeid(*joined) == typeid(*a));
   EXPECT_EQ(joined->batch_size(), 2);
   EXPECT_EQ(joined->get_seq_length(0), 20);
   EXPECT_EQ(joined->get_mask_sizes(1, 0), std::pair(std::int64_t{8}, std::int64_t{13}));
+  EXPECT_EQ(joined->capacity(), a->capacity());
   EXPECT_EQ(held(*joined, 0, 0), Numbers({13, 14, 15, 16, 17, 18, 19}));
   EXPECT_EQ(held(*joined, 0, 1), Numbers({0, 0, 0, 0, 0, 1, 2}));
   EXPECT_EQ(held(*joined, 1, 1).size(), 20U);
@@ -77,12 +94,39 @@ TEST(Concatenation, F71JoiningCachesOfDifferentLengths) {
   const at::Tensor positions = joined->begin_step({.tokens = 1, .batch = 2}).positions();
   EXPECT_EQ(positions[0].item<std::int64_t>(), 20);
   EXPECT_EQ(positions[1].item<std::int64_t>(), 3);
-  EXPECT_EQ(held(a, 0), Numbers({13, 14, 15, 16, 17, 18, 19}));
+  EXPECT_EQ(held(*a, 0), Numbers({13, 14, 15, 16, 17, 18, 19}));
+  EXPECT_EQ(held(*b, 0), Numbers({0, 1, 2}));
   feed(*joined, 1, 2);
   EXPECT_EQ(held(*joined, 0, 1), Numbers({0, 0, 0, 0, 1, 2, 1020}));
+  feed(*joined, 3, 2);
+  EXPECT_EQ(held(*joined, 0, 1), Numbers({0, 1, 2, 1020, 1021, 1022, 1023}));
 }
 
-TEST(Concatenation, OfSplitRowsIsTheWhole) {
+// Joined rows hold what all of them have recorded.
+TEST_P(Concatenation, F71RecordedTokensCanBeTakenBackAfterwards) {
+  const auto a = make(GetParam()), b = make(GetParam());
+  for (const auto& cache : {a.get(), b.get()}) {
+    cache->activate_past_recording(3);
+    feed(*cache, 9);
+    feed(*cache, cache == a.get() ? 11 : 3);
+  }
+  const std::unique_ptr<Cache> joined = b->concatenate({a.get()});
+  EXPECT_EQ(held(*joined, 0, 0), Numbers({2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(held(*joined, 0, 1), Numbers({10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
+  EXPECT_FALSE(joined->can_crop(4));
+  joined->crop(-3);
+  EXPECT_EQ(held(*joined, 0, 0), Numbers({2, 3, 4, 5, 6, 7, 8}));
+  feed(*joined, 2, 2);
+  EXPECT_EQ(held(*joined, 0, 0), Numbers({2, 3, 4, 5, 6, 7, 8, 17, 18}));
+  EXPECT_EQ(held(*joined, 0, 1), Numbers({10, 11, 12, 13, 14, 15, 16, 1017, 1018}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Concatenation,
+                         ::testing::Values(Kind{"Dynamic", -1}, Kind{"Static", 0},
+                                           Kind{"StaticSlack", 3}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST(JoinedRows, OfSplitRowsAreTheWhole) {
   DynamicCache whole(std::vector<LayerSpec>{kFull, window(4)});
   feed(whole, 9, 5);
   const auto parts = whole.batch_split(2);
@@ -101,7 +145,7 @@ TEST(Concatenation, OfSplitRowsIsTheWhole) {
   EXPECT_THROW(whole.batch_split(0), ValueError);
 }
 
-TEST(Concatenation, RefusesCachesThatDoNotGoTogether) {
+TEST(JoinedRows, OfCachesThatDoNotGoTogetherAreRefused) {
   DynamicCache a(std::vector<LayerSpec>{kFull}), empty(std::vector<LayerSpec>{kFull});
   DynamicCache other(std::vector<LayerSpec>{window(4)}), two(std::vector<LayerSpec>{kFull, kFull});
   DynamicCache wide(std::vector<LayerSpec>{kFull}), half(std::vector<LayerSpec>{kFull});
