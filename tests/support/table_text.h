@@ -1,6 +1,7 @@
 // Text of tokens by a table: id i is the i-th string.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,15 @@ inline MakeRunningText table_text(std::vector<std::string> table) {
     std::vector<std::string> table_;
   };
   return [table = std::move(table)] { return std::make_unique<TableText>(table); };
+}
+
+// An id in brackets, and the text of the tiny models' ids so spelled.
+inline std::string spelled(std::int64_t id) { return "<" + std::to_string(id) + ">"; }
+
+inline MakeRunningText spelled_ids() {
+  std::vector<std::string> table;
+  for (std::int64_t id = 0; id < 64; ++id) table.push_back(spelled(id));
+  return table_text(std::move(table));
 }
 
 }  // namespace kvcache::testing

@@ -37,7 +37,7 @@ TEST(PromptLookup, LooksForTheLongestNgramFirst) {
   GenerationConfig config{.prompt_lookup_num_tokens = 2};
   for (const auto& [ngram, first] : {std::pair{1, 8}, {2, 7}, {3, 7}, {20, 7}}) {
     config.max_matching_ngram_size = ngram;
-    EXPECT_EQ(looked_up(text, config)[0], first) << ngram;
+    EXPECT_EQ(looked_up(text, config).at(0), first) << ngram;
   }
   config.max_matching_ngram_size.reset();  // 2
   EXPECT_THAT(looked_up(text, config), ElementsAre(7, 4));

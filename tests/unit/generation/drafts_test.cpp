@@ -40,13 +40,6 @@ at::Tensor repeating(std::int64_t tokens) {
   return ids;
 }
 
-// The ids from 0, each in brackets.
-std::vector<std::string> bracketed(std::int64_t ids) {
-  std::vector<std::string> table;
-  for (std::int64_t id = 0; id < ids; ++id) table.push_back("<" + std::to_string(id) + ">");
-  return table;
-}
-
 struct Kind {
   std::string model;
   std::string cache;
@@ -81,7 +74,7 @@ class Drafts : public ::testing::TestWithParam<Kind> {
     config.output_logits = true;
     Inputs inputs{.input_ids = prompt, .assistant_model = assistant};
     if (seed) inputs.generator = make_generator(*seed);
-    if (config.stop_strings) inputs.text = testing::table_text(bracketed(64));
+    if (config.stop_strings) inputs.text = testing::spelled_ids();
     const auto cache = make_cache(GetParam());
     const Output output = generate(model(), inputs, config, cache.get());
     EXPECT_EQ(cache->get_seq_length(), output.sequences.size(1) - 1);
@@ -158,9 +151,8 @@ TEST_P(Drafts, F49NothingFollowsAStopStringWithinADraft) {
   const at::Tensor free =
       generate(model(), {.input_ids = repeating(9)}, {.max_new_tokens = 12}).sequences;
   for (std::int64_t at = 9; at < 15; ++at) {
-    const auto id = free[0][at].item<std::int64_t>();
-    const GenerationConfig plain{.max_new_tokens = 12,
-                                 .stop_strings = {{bracketed(64)[std::size_t(id)]}}};
+    const std::string stop = testing::spelled(free[0][at].item<std::int64_t>());
+    const GenerationConfig plain{.max_new_tokens = 12, .stop_strings = {{stop}}};
     GenerationConfig drafted = plain;
     drafted.prompt_lookup_num_tokens = 5;
     expect_equal(repeating(9), plain, drafted, std::nullopt);

@@ -20,14 +20,8 @@ using testing::checkpoint;
 using ::testing::HasSubstr;
 using testing::ids_tensor;
 using testing::refusal;
-
-std::string spelled(std::int64_t id) { return "<" + std::to_string(id) + ">"; }
-
-MakeRunningText all_ids() {
-  std::vector<std::string> table;
-  for (std::int64_t id = 0; id < 64; ++id) table.push_back(spelled(id));
-  return testing::table_text(table);
-}
+using testing::spelled;
+using testing::spelled_ids;
 
 at::Tensor prompt() {
   return ids_tensor({{5, 6, 7, 8, 9, 10, 11, 7, 8}, {9, 9, 3, 4, 8, 1, 30, 2, 40}});
@@ -47,7 +41,8 @@ TEST(StopStringsInGenerate, F47EndARowAtTheTokenThatCompletesThem) {
     const std::string stop = third.substr(1) + fourth.substr(0, 2);
     DynamicCache cache(model.config());
     const GenerationConfig config{.max_new_tokens = 8, .stop_strings = {{stop}}};
-    const Output output = generate(model, {.input_ids = one, .text = all_ids()}, config, &cache);
+    const Output output =
+        generate(model, {.input_ids = one, .text = spelled_ids()}, config, &cache);
     ASSERT_LE(output.sequences.size(1), 13) << name;
     const std::int64_t length = output.sequences.size(1);
     EXPECT_TRUE(output.sequences.equal(free.narrow(1, 0, length))) << name;
@@ -66,7 +61,7 @@ TEST(StopStringsInGenerate, RowsEndByThemselves) {
   const GenerationConfig config{
       .max_new_tokens = 6, .stop_strings = {{spelled(second)}}, .pad_token_id = 0};
   const at::Tensor made =
-      generate(model, {.input_ids = prompt(), .text = all_ids()}, config).sequences;
+      generate(model, {.input_ids = prompt(), .text = spelled_ids()}, config).sequences;
   for (std::int64_t row = 0; row < 2; ++row) {
     bool ended = false;
     for (std::int64_t column = 9; column < made.size(1); ++column) {
@@ -84,7 +79,7 @@ TEST(StopStringsInGenerate, NeedTextAndAPadToken) {
                   [&] { generate(model, {.input_ids = prompt().narrow(0, 0, 1)}, config); }),
               HasSubstr("stop_strings needs a tokenizer"));
   EXPECT_THAT(refusal<ValueError>(
-                  [&] { generate(model, {.input_ids = prompt(), .text = all_ids()}, config); }),
+                  [&] { generate(model, {.input_ids = prompt(), .text = spelled_ids()}, config); }),
               HasSubstr("pad_token_id"));
 }
 
