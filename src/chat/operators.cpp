@@ -51,8 +51,9 @@ Value integer_arithmetic(std::string_view sign, std::int64_t left, std::int64_t 
   } else {
     check_value(right != 0, sign == "/" ? "division by zero" : "integer modulo by zero");
     if (sign == "/") return Value::real(static_cast<double>(left) / static_cast<double>(right));
-    overflow = left == std::numeric_limits<std::int64_t>::min() && right == -1;
-    if (!overflow) {
+    const bool least = left == std::numeric_limits<std::int64_t>::min() && right == -1;
+    overflow = least && sign == "//";
+    if (!least) {
       const std::int64_t quotient = floor_divide(left, right);
       result = sign == "//" ? quotient : left - quotient * right;
     }

@@ -208,7 +208,7 @@ Value zero_filled(Interpreter& interpreter, const Value& self, const Arguments& 
   const Text& text = self_text(self);
   const bool sign = text.bytes.starts_with('-') || text.bytes.starts_with('+');
   const auto rest = Value::text(text.bytes.substr(sign ? 1 : 0));
-  const auto width = parameters.integer(0) - (sign ? 1 : 0);
+  const auto width = std::max<std::int64_t>(parameters.integer(0), 1) - (sign ? 1 : 0);
   return like(self, text.bytes.substr(0, sign ? 1 : 0) +
                         pad(interpreter, *rest.as_text(),
                             {.fill = "0", .width = width, .place = Place::kRight}));

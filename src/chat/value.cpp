@@ -276,7 +276,10 @@ Value view_element(const std::pair<Value, Value>& entry, DictView::Part part) {
 }
 
 Value range_element(const Range& range, std::int64_t index) {
-  return Value::integer(range.start + index * range.step);
+  // A long step times the index may exceed 64 bits on the way.
+  const auto offset = static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(range.step);
+  return Value::integer(
+      static_cast<std::int64_t>(static_cast<std::uint64_t>(range.start) + offset));
 }
 
 bool iterable(const Value& value) {
