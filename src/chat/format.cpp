@@ -58,8 +58,9 @@ class PercentFormatter {
     check_value(end != std::string_view::npos, "incomplete format key");
     const auto key = pattern_.substr(at_ + 1, end - at_ - 1);
     check_value(values_.as_dict(), "format requires a mapping");
-    const Value* found = values_.as_dict()->find(key);
-    check_value(found, "the format's key '", key, "' is missing");
+    const Value* found =
+        values_.as_dict()->find(interpreter_.meter(), Value::text(std::string(key)));
+    check_value(found, "the format's key '", shortened(key), "' is missing");
     at_ = end + 1;
     by_name_ = true;
     return found;
