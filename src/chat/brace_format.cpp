@@ -83,9 +83,9 @@ class BraceFormatter {
       check_value(!part.empty() && (!bracket || stop < path.size()),
                   "empty attribute in format string");
       const auto number = as_number(part);
-      value = bracket
-                  ? item(value, number ? Value::integer(*number) : Value::text(std::string(part)))
-                  : member(value, std::string(part));
+      value = bracket ? item(interpreter_, value,
+                             number ? Value::integer(*number) : Value::text(std::string(part)))
+                      : member(interpreter_, value, std::string(part));
       path.remove_prefix(stop + (bracket ? 1 : 0));
     }
     return value;
@@ -105,10 +105,11 @@ class BraceFormatter {
                   "format(): replacement index ", *number, " out of range");
       return arguments_.positional[static_cast<std::size_t>(*number)];
     }
+    interpreter_.meter().charge_elements(arguments_.named.size());
     for (const auto& [known, value] : arguments_.named) {
       if (known == name) return value;
     }
-    throw ValueError(c10::str("format(): no argument is named '", name, "'"));
+    throw ValueError(c10::str("format(): no argument is named '", shortened(name), "'"));
   }
 
   static std::optional<std::int64_t> as_number(std::string_view text) {

@@ -1,8 +1,10 @@
 #include "chat/code_points.h"
 
+#include <string.h>
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace kvcache::detail::jinja {
 
@@ -16,6 +18,53 @@ bool is_line_end(CodePoint code) {
   return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 ||
          code == 0x2028 || code == 0x2029;
 }
+
+// Where a part, which is not empty, occurs in a text: one place after the other without overlap,
+// from the left or from the right.
+class Occurrences {
+ public:
+  Occurrences(std::string_view text, std::string_view part, bool from_right = false)
+      : text_(text), part_(part), from_right_(from_right), end_(text.size()) {
+    if (!reversed()) return;
+    reversed_text_.assign(text.rbegin(), text.rend());
+    reversed_part_.assign(part.rbegin(), part.rend());
+  }
+
+  // Where the next one begins; npos at the end.
+  std::size_t next() {
+    if (!from_right_) {
+      const auto at = find_first(text_.substr(begin_), part_);
+      if (at == std::string_view::npos) return at;
+      begin_ += at + part_.size();
+      return begin_ - part_.size();
+    }
+    if (reversed()) {
+      const auto rest = std::string_view(reversed_text_).substr(text_.size() - end_);
+      const auto at = find_first(rest, reversed_part_);
+      if (at == std::string_view::npos) return at;
+      end_ -= at + part_.size();
+      return end_;
+    }
+    const auto at = text_.substr(0, end_).rfind(part_);
+    if (at != std::string_view::npos) end_ = at;
+    return at;
+  }
+
+ private:
+  // From the right the library's search compares the whole part everywhere.
+  bool reversed() const {
+    constexpr std::size_t kShort = 16;
+    return from_right_ && part_.size() > kShort;
+  }
+
+  std::string_view text_;
+  std::string_view part_;
+  bool from_right_;
+  std::size_t begin_ = 0;
+  std::size_t end_;
+  std::string reversed_text_;
+  std::string reversed_part_;
+};
 
 }  // namespace
 
@@ -95,69 +144,79 @@ std::string_view strip(std::string_view text, Side side,
 }
 
 std::string_view strip(std::string_view text, Side side, std::string_view characters) {
-  std::u32string set;
+  constexpr std::size_t kFew = 16;
+  std::u32string few;
+  std::vector<bool> many(characters.size() > kFew ? 0x110000 : 0);
   for (std::size_t at = 0; at < characters.size();) {
-    set.push_back(next_code_point(characters, at));
+    const CodePoint code = next_code_point(characters, at);
+    if (many.empty()) {
+      few.push_back(code);
+    } else {
+      many[code] = true;
+    }
   }
-  return strip(text, side, [&](CodePoint code) { return set.find(code) != std::u32string::npos; });
+  return strip(text, side, [&](CodePoint code) {
+    return many.empty() ? few.find(code) != std::u32string::npos : many[code];
+  });
 }
 
-std::vector<std::string_view> split(std::string_view text, std::string_view separator,
-                                    std::int64_t limit, bool from_right) {
-  std::vector<std::string_view> parts;
-  while (limit < 0 || static_cast<std::int64_t>(parts.size()) < limit) {
-    const auto at = from_right ? text.rfind(separator) : text.find(separator);
+std::size_t find_first(std::string_view text, std::string_view part) {
+  if (part.size() <= 1 || part.size() > text.size()) return text.find(part);
+  const void* found = memmem(text.data(), text.size(), part.data(), part.size());
+  if (!found) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t find_last(std::string_view text, std::string_view part) {
+  return part.empty() ? text.size() : Occurrences(text, part, true).next();
+}
+
+void split(std::string_view text, std::string_view separator, std::int64_t limit, bool from_right,
+           const PartTaker& take) {
+  Occurrences separators(text, separator, from_right);
+  std::size_t begin = 0;
+  std::size_t end = text.size();
+  for (std::int64_t splits = 0; limit < 0 || splits < limit; ++splits) {
+    const auto at = separators.next();
     if (at == std::string_view::npos) break;
     const auto behind = at + separator.size();
-    parts.push_back(from_right ? text.substr(behind) : text.substr(0, at));
-    text = from_right ? text.substr(0, at) : text.substr(behind);
+    take(from_right ? text.substr(behind, end - behind) : text.substr(begin, at - begin));
+    (from_right ? end : begin) = from_right ? at : behind;
   }
-  parts.push_back(text);
-  if (from_right) std::reverse(parts.begin(), parts.end());
-  return parts;
+  take(text.substr(begin, end - begin));
 }
 
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t limit,
-                                             bool from_right) {
+void split_at_space(std::string_view text, std::int64_t limit, bool from_right,
+                    const PartTaker& take) {
   const Side outer = from_right ? Side::kRight : Side::kLeft;
   const auto not_space = [](CodePoint code) { return !is_space(code); };
-  std::vector<std::string_view> parts;
+  std::int64_t parts = 0;
   for (text = strip(text, outer); !text.empty(); text = strip(text, outer)) {
-    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
-      parts.push_back(text);
-      break;
-    }
+    if (parts++ == limit) return take(text);
     const auto rest = strip(text, outer, not_space);
     const auto length = text.size() - rest.size();
-    parts.push_back(from_right ? text.substr(rest.size()) : text.substr(0, length));
+    take(from_right ? text.substr(rest.size()) : text.substr(0, length));
     text = rest;
   }
-  if (from_right) std::reverse(parts.begin(), parts.end());
-  return parts;
 }
 
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string_view> lines;
+void split_lines(std::string_view text, bool keep_ends, const PartTaker& take) {
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = at;
     const CodePoint code = next_code_point(text, at);
     if (!is_line_end(code)) continue;
     if (code == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.push_back(text.substr(begin, (keep_ends ? at : end) - begin));
+    take(text.substr(begin, (keep_ends ? at : end) - begin));
     begin = at;
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
-  return lines;
+  if (begin < text.size()) take(text.substr(begin));
 }
 
 std::int64_t count_occurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return count_code_points(text) + 1;
   std::int64_t count = 0;
-  for (auto at = text.find(part); at != std::string_view::npos;
-       at = text.find(part, at + part.size())) {
-    ++count;
-  }
+  for (Occurrences found(text, part); found.next() != std::string_view::npos;) ++count;
   return count;
 }
 
@@ -174,8 +233,9 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     }
     return result.append(text.substr(at));
   }
-  for (auto found = text.find(from); found != std::string_view::npos && more();
-       found = text.find(from, at)) {
+  Occurrences occurrences(text, from);
+  for (auto found = occurrences.next(); found != std::string_view::npos && more();
+       found = occurrences.next()) {
     result.append(text.substr(at, found - at)).append(to);
     at = found + from.size();
   }

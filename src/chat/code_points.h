@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "text/unicode.h"
 
@@ -29,19 +28,31 @@ std::string_view strip(std::string_view text, Side side,
                        const std::function<bool(CodePoint)>& strips = is_space);
 std::string_view strip(std::string_view text, Side side, std::string_view characters);
 
-// At most `limit` splits, from the left or from the right; a negative limit is none.
-std::vector<std::string_view> split(std::string_view text, std::string_view separator,
-                                    std::int64_t limit, bool from_right);
+// Where the first or the last `part` begins; npos if there is none. As all searches here in time
+// linear in the text, whatever the part.
+std::size_t find_first(std::string_view text, std::string_view part);
+std::size_t find_last(std::string_view text, std::string_view part);
+
+// Takes the parts of a text one after the other.
+using PartTaker = std::function<void(std::string_view)>;
+// At most `limit` splits, from the left, or from the right with the last part first; a negative
+// limit is none.
+void split(std::string_view text, std::string_view separator, std::int64_t limit, bool from_right,
+           const PartTaker& take);
 // At runs of white space, which also fall away at both ends.
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t limit,
-                                             bool from_right);
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
+void split_at_space(std::string_view text, std::int64_t limit, bool from_right,
+                    const PartTaker& take);
+void split_lines(std::string_view text, bool keep_ends, const PartTaker& take);
 
 // How often `part` occurs, without overlap; an empty one between all characters.
 std::int64_t count_occurrences(std::string_view text, std::string_view part);
 // The first `limit` occurrences replaced; a negative limit is none.
 std::string replace(std::string_view text, std::string_view from, std::string_view to,
                     std::int64_t limit);
+
+// Bytes that a step of the sandbox stands for where each character is looked up: that takes longer
+// than copying it.
+inline constexpr std::int64_t kCasedBytesPerStep = 16;
 
 // Python's full case mappings.
 std::string to_upper(std::string_view text);

@@ -5,6 +5,7 @@
 
 #include "chat/code_points.h"
 #include "chat/json_values.h"
+#include "chat/meter.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
@@ -23,6 +24,12 @@ using Entries = std::vector<std::pair<Value, Value>>;
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::array<std::string_view, 3> kReasoningFields = {"reasoning_content", "thinking",
                                                               "reasoning"};
+
+// Of what the program gives, nothing is counted.
+void put(Entries& entries, Value key, Value value) {
+  jinja::Meter meter;
+  jinja::put(meter, entries, std::move(key), std::move(value));
+}
 
 Value checked_text(const std::string& bytes, std::size_t index, std::string_view field) {
   const auto invalid = find_invalid_utf8(bytes);
@@ -119,7 +126,8 @@ FinalMessage::FinalMessage(Value& messages, const std::string& field, std::strin
     fields.clear();
     for (const auto other : kReasoningFields) {
       const Value* copy = last.as_dict()->find(other);
-      if (copy && equal(*copy, *content)) fields.emplace_back(other);
+      jinja::Meter meter;
+      if (copy && equal(meter, *copy, *content)) fields.emplace_back(other);
     }
   }
   const bool read = std::any_of(fields.begin(), fields.end(), [&](const auto& name) {
@@ -141,8 +149,8 @@ FinalMessage::FinalMessage(Value& messages, const std::string& field, std::strin
 std::string FinalMessage::cut(const std::string& rendered) const {
   const auto bare_mark = strip(kMark, Side::kBoth);
   const auto at = rendered.rfind(bare_mark);
-  const bool whole =
-      at != std::string::npos && rendered.find(strip(content_, Side::kBoth)) != std::string::npos;
+  const bool whole = at != std::string::npos &&
+                     jinja::find_first(rendered, strip(content_, Side::kBoth)) != std::string::npos;
   check_value(whole,
               "continue_final_message: the final message does not appear in the rendered chat; the "
               "template drops or changes it");

@@ -331,6 +331,7 @@ std::unique_ptr<const Call> ExpressionParser::call(ExpressionPtr function) {
 CallArguments ExpressionParser::arguments() {
   stream_.expect_operator("(");
   CallArguments result;
+  std::set<std::string, std::less<>> names;
   bool first = true;
   while (!stream_.at_operator(")")) {
     if (!first) {
@@ -338,13 +339,13 @@ CallArguments ExpressionParser::arguments() {
       if (stream_.at_operator(")")) break;
     }
     first = false;
-    argument(result);
+    argument(result, names);
   }
   stream_.expect_operator(")");
   return result;
 }
 
-void ExpressionParser::argument(CallArguments& result) {
+void ExpressionParser::argument(CallArguments& result, std::set<std::string, std::less<>>& names) {
   const int line = stream_.line();
   const auto ensure = [&](bool condition) {
     if (!condition) fail_at(line, "arguments of a call stand in a wrong order");
@@ -359,8 +360,8 @@ void ExpressionParser::argument(CallArguments& result) {
     ensure(!result.more_named);
     std::string parameter = stream_.next().text;
     stream_.next();
-    for (const auto& [other, value] : result.named) {
-      if (other == parameter) fail_at(line, "the argument " + parameter + " is given twice");
+    if (!names.insert(parameter).second) {
+      fail_at(line, "the argument " + parameter + " is given twice");
     }
     result.named.emplace_back(std::move(parameter), expression());
   } else {

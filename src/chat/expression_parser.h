@@ -63,7 +63,7 @@ class ExpressionParser {
   ExpressionPtr test(ExpressionPtr operand);
   std::string dotted_name();
   CallArguments arguments();
-  void argument(CallArguments& result);
+  void argument(CallArguments& result, std::set<std::string, std::less<>>& names);
 
   TokenStream& stream_;
   int nesting_ = 0;

@@ -7,17 +7,6 @@
 
 namespace kvcache::detail::jinja {
 
-namespace {
-
-// Dicts are searched, and so are texts whose characters differ in size.
-void charge_lookup(Interpreter& interpreter, const Value& container) {
-  const Text* text = container.as_text();
-  const bool searched = container.as_dict() || (text && !text->ascii());
-  if (searched) interpreter.charge(container.cost() / 8);
-}
-
-}  // namespace
-
 Value Name::evaluate(Interpreter& interpreter) const { return interpreter.lookup(name); }
 
 Value Captured::evaluate(Interpreter& interpreter) const { return interpreter.captured; }
@@ -33,9 +22,8 @@ Value Mapping::evaluate(Interpreter& interpreter) const {
   std::vector<std::pair<Value, Value>> values;
   for (const auto& [key, value] : entries) {
     Value evaluated = interpreter.evaluate(*key);
-    check_hashable(evaluated);
-    interpreter.charge(static_cast<std::int64_t>(values.size() / 8));
-    put(values, std::move(evaluated), interpreter.evaluate(*value));
+    check_hashable(interpreter.meter(), evaluated);
+    put(interpreter.meter(), values, std::move(evaluated), interpreter.evaluate(*value));
   }
   return Value::dict(std::move(values));
 }
@@ -87,14 +75,12 @@ Value Conditional::evaluate(Interpreter& interpreter) const {
 
 Value Member::evaluate(Interpreter& interpreter) const {
   const Value container = interpreter.evaluate(*object);
-  charge_lookup(interpreter, container);
-  return member(container, name);
+  return member(interpreter, container, name);
 }
 
 Value Item::evaluate(Interpreter& interpreter) const {
   const Value container = interpreter.evaluate(*object);
-  charge_lookup(interpreter, container);
-  return item(container, interpreter.evaluate(*index));
+  return item(interpreter, container, interpreter.evaluate(*index));
 }
 
 Value Slice::evaluate(Interpreter& interpreter) const {

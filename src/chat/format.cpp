@@ -58,8 +58,9 @@ class PercentFormatter {
     check_value(end != std::string_view::npos, "incomplete format key");
     const auto key = pattern_.substr(at_ + 1, end - at_ - 1);
     check_value(values_.as_dict(), "format requires a mapping");
-    const Value* found = values_.as_dict()->find(key);
-    check_value(found, "the format's key '", key, "' is missing");
+    const Value* found =
+        values_.as_dict()->find(interpreter_.meter(), Value::text(std::string(key)));
+    check_value(found, "the format's key '", shortened(key), "' is missing");
     at_ = end + 1;
     by_name_ = true;
     return found;
@@ -93,7 +94,7 @@ class PercentFormatter {
     spec.width = number();
     if (spec.width < 0) {
       spec.align = '<';
-      spec.width = -spec.width;
+      spec.width = -std::max(spec.width, -kMostWidth);
     }
     if (peek() == '.') {
       ++at_;
@@ -155,14 +156,14 @@ Value percent_format(Interpreter& interpreter, const Text& pattern, const Value&
 }
 
 std::string pad(Interpreter& interpreter, const Text& text, const Padding& padding) {
+  if (padding.width <= text.length) return text.bytes;
   const std::int64_t missing = padding.width - text.length;
-  if (missing <= 0) return text.bytes;
   const auto size = static_cast<std::int64_t>(text.bytes.size());
   std::int64_t bytes = 0;
   const bool overflow =
-      __builtin_mul_overflow(missing, static_cast<std::int64_t>(padding.fill.size()), &bytes);
+      __builtin_mul_overflow(missing, static_cast<std::int64_t>(padding.fill.size()), &bytes) ||
+      __builtin_add_overflow(bytes, size, &bytes);
   interpreter.check_bytes(overflow ? std::numeric_limits<std::int64_t>::max() : bytes);
-  interpreter.check_bytes(bytes + size);
   std::int64_t left = padding.place == Place::kLeft ? 0 : missing;
   if (padding.place == Place::kMiddle) left = missing / 2;
   if (padding.place == Place::kCenter) left = missing / 2 + (missing & padding.width & 1);
@@ -179,9 +180,9 @@ std::string checked_replace(Interpreter& interpreter, std::string_view text, std
   if (replacement.limit >= 0) times = std::min(times, replacement.limit);
   std::int64_t added = 0;
   const bool overflow =
-      __builtin_mul_overflow(times, static_cast<std::int64_t>(replacement.to.size()), &added);
+      __builtin_mul_overflow(times, static_cast<std::int64_t>(replacement.to.size()), &added) ||
+      __builtin_add_overflow(added, static_cast<std::int64_t>(text.size()), &added);
   interpreter.check_bytes(overflow ? std::numeric_limits<std::int64_t>::max() : added);
-  interpreter.check_bytes(added + static_cast<std::int64_t>(text.size()));
   return replace(text, from, replacement.to, replacement.limit);
 }
 

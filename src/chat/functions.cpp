@@ -25,31 +25,36 @@ Value apply_filter(Interpreter& interpreter, std::string_view name, const Value&
   const Filter filter = find_filter(name);
   check_value(filter, "no filter is named '", name, "'");
   interpreter.charge(value.as_text() ? value.cost() : 0);
+  interpreter.charge(arguments);
   Value result = filter(interpreter, value, arguments);
   interpreter.charge(result.cost());
   return result;
 }
 
-Value attribute_path(const Value& element, const Value& path, const Value& otherwise) {
+Value attribute_path(Interpreter& interpreter, const Value& element, const Value& path,
+                     const Value& otherwise) {
   const auto step = [&](const Value& value, const Value& key) {
-    Value found = item(value, key);
+    interpreter.charge(1 + key.cost());
+    Value found = item(interpreter, value, key);
     return found.is_undefined() && !otherwise.is_none() ? otherwise : found;
   };
   const Text* text = path.as_text();
   if (!text) return path.is_none() ? element : step(element, path);
   Value value = element;
-  for (const auto part : split(text->bytes, ".", -1, false)) {
+  split(text->bytes, ".", -1, false, [&](std::string_view part) {
     const bool number = !part.empty() && part.size() < 10 &&
                         part.find_first_not_of("0123456789") == std::string_view::npos;
     value = step(value, number ? Value::integer(std::stoll(std::string(part)))
                                : Value::text(std::string(part)));
-  }
+  });
   return value;
 }
 
-Value without_case(const Value& value) {
+Value without_case(Interpreter& interpreter, const Value& value) {
   const Text* text = value.as_text();
-  return text ? Value::text(to_lower(text->bytes)) : value;
+  if (!text) return value;
+  interpreter.charge(value.bytes() / kCasedBytesPerStep);
+  return Value::text(to_lower(text->bytes));
 }
 
 }  // namespace kvcache::detail::jinja

@@ -36,8 +36,9 @@ std::vector<std::pair<std::string, Value>> global_functions();
 
 // The member of an element that filters name: "a.b.0". What is not there is `otherwise` unless that
 // is None, also on the way.
-Value attribute_path(const Value& element, const Value& path, const Value& otherwise = {});
+Value attribute_path(Interpreter& interpreter, const Value& element, const Value& path,
+                     const Value& otherwise = {});
 // A text in lower case for comparing without case; other values as they are.
-Value without_case(const Value& value);
+Value without_case(Interpreter& interpreter, const Value& value);
 
 }  // namespace kvcache::detail::jinja

@@ -54,33 +54,44 @@ Value range(Interpreter&, const Arguments& arguments) {
 // dict(mapping or pairs, name=value, ...)
 Value dict(Interpreter& interpreter, const Arguments& arguments) {
   check_value(arguments.positional.size() <= 1, "dict() takes at most one argument by position");
+  Meter& meter = interpreter.meter();
   std::vector<std::pair<Value, Value>> entries;
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (const Dict* held = source.as_dict()) {
+      interpreter.charge(source.cost());
       entries = held->entries;
     } else {
-      for (const Value& pair : to_vector(source)) {
-        const auto parts = to_vector(pair);
+      const Next next = iterate(source);
+      for (Value pair; next(pair);) {
+        const auto parts = to_vector(interpreter, pair);
         check_value(parts.size() == 2, "dict() needs pairs");
-        check_hashable(parts[0]);
-        interpreter.charge(1 + static_cast<std::int64_t>(entries.size() / 8));
-        put(entries, parts[0], parts[1]);
+        check_hashable(meter, parts[0]);
+        put(meter, entries, parts[0], parts[1]);
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) put(entries, Value::text(name), value);
+  // Names differ from each other, but may be among the entries.
+  const bool alone = entries.empty();
+  for (const auto& [name, value] : arguments.named) {
+    if (alone) {
+      entries.emplace_back(Value::text(name), value);
+    } else {
+      put(meter, entries, Value::text(name), value);
+    }
+  }
   return Value::dict(std::move(entries));
 }
 
 Value make_namespace(Interpreter& interpreter, const Arguments& arguments) {
   const Value members = dict(interpreter, arguments);
-  std::vector<std::pair<std::string, Value>> named;
+  NameTable named;
   for (const auto& [key, value] : members.as_dict()->entries) {
     check_value(key.as_text(), "a namespace's members are named by text");
-    check_value(!key.as_text()->bytes.starts_with('_'), "a namespace takes no member '",
-                key.as_text()->bytes, "', as it begins with an underscore");
-    named.emplace_back(key.as_text()->bytes, value);
+    const auto& name = key.as_text()->bytes;
+    check_value(!name.starts_with('_'), "a namespace takes no member '", shortened(name),
+                "', as it begins with an underscore");
+    named.put(name, value);
   }
   return interpreter.make_namespace(std::move(named));
 }

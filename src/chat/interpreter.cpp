@@ -14,17 +14,10 @@ namespace {
 // How deep lists, dicts and iterators may nest.
 constexpr int kMaxValueDepth = 200;
 
-}  // namespace
+// What an element of a list takes up that is made for it: a text of a character, say.
+constexpr std::int64_t kMadeElementBytes = 100;
 
-void Scope::assign(std::string_view name, Value value) {
-  for (auto& [known, held] : variables) {
-    if (known == name) {
-      held = std::move(value);
-      return;
-    }
-  }
-  variables.emplace_back(name, std::move(value));
-}
+}  // namespace
 
 // One level of evaluation: counted, and the line in errors.
 class Interpreter::Level {
@@ -44,9 +37,7 @@ class Interpreter::Level {
   Level& operator=(const Level&) = delete;
 
   void check() const {
-    check_value(interpreter_.depth_ <= interpreter_.limits_.depth,
-                "the template calls itself deeper than ", interpreter_.limits_.depth,
-                " levels (limits.depth)");
+    interpreter_.check_depth();
     interpreter_.charge(1);
   }
 
@@ -59,16 +50,34 @@ class Interpreter::Level {
 Interpreter::Interpreter(const ChatTemplateLimits& limits,
                          std::optional<std::chrono::local_seconds> time,
                          std::vector<std::pair<std::string, Value>> variables)
-    : now(time), limits_(limits), scope_(std::make_shared<Scope>(nullptr)) {
-  scope_->variables = global_functions();
-  for (auto& [name, value] : variables) scope_->assign(name, std::move(value));
+    : now(time), limits_(limits), meter_(limits.steps), scope_(std::make_shared<Scope>(nullptr)) {
+  for (auto& [name, value] : global_functions()) assign(name, std::move(value));
+  for (auto& [name, value] : variables) assign(name, std::move(value));
   scope_ = inner_scope();
 }
 
+// Kept loops may hold each other in a ring, or in a chain of any length: first all let go of what
+// they hold, then one after the other ends.
 Interpreter::~Interpreter() {
-  for (const auto& held : loops_) {
-    if (const auto loop = held.lock()) loop->last_changed.reset();
+  for (Loop* loop = kept_loops_.get(); loop; loop = loop->kept_before.get()) loop->let_go();
+  while (kept_loops_) kept_loops_ = std::exchange(kept_loops_->kept_before, nullptr);
+}
+
+void Interpreter::keep_loop(const std::shared_ptr<Loop>& loop) noexcept {
+  loop->kept_before = std::exchange(kept_loops_, loop);
+}
+
+Interpreter::Drawing::Drawing(Interpreter& interpreter, bool& running)
+    : interpreter_(interpreter), running_(running) {
+  check_value(!running_, "generator already executing");
+  ++interpreter_.depth_;
+  try {
+    interpreter_.check_depth();
+  } catch (...) {
+    --interpreter_.depth_;
+    throw;
   }
+  running_ = true;
 }
 
 std::string Interpreter::run(const Block& block) {
@@ -86,8 +95,7 @@ Value Interpreter::evaluate(const Expression& expression) {
   Value value = expression.evaluate(*this);
   check_value(value.depth() <= kMaxValueDepth, "a value nests deeper than ", kMaxValueDepth,
               " levels");
-  check_value(value.bytes() <= limits_.value_bytes, "a value is larger than ", limits_.value_bytes,
-              " bytes (limits.value_bytes)");
+  check_size(value.bytes());
   return value;
 }
 
@@ -107,16 +115,30 @@ std::string Interpreter::capture(const Block& block) {
   return std::exchange(output_, std::move(outer));
 }
 
-void Interpreter::charge(std::int64_t steps) {
-  steps_ += steps;
-  check_value(steps_ <= limits_.steps, "the template takes more than ", limits_.steps,
-              " steps (limits.steps)");
+void Interpreter::charge(const Arguments& arguments) {
+  const auto charge_text = [&](const Value& value) { charge(value.as_text() ? value.cost() : 0); };
+  for (const auto& value : arguments.positional) charge_text(value);
+  for (const auto& [name, value] : arguments.named) charge_text(value);
+}
+
+void Interpreter::check_depth() const {
+  check_value(depth_ <= limits_.depth, "the template calls itself deeper than ", limits_.depth,
+              " levels (limits.depth)");
+}
+
+void Interpreter::check_size(std::int64_t bytes) const {
+  check_value(bytes <= limits_.value_bytes, "a value is larger than ", limits_.value_bytes,
+              " bytes (limits.value_bytes)");
 }
 
 void Interpreter::check_bytes(std::int64_t bytes) {
-  check_value(bytes <= limits_.value_bytes, "a value is larger than ", limits_.value_bytes,
-              " bytes (limits.value_bytes)");
+  check_size(bytes);
   charge(bytes / 64);
+}
+
+void Interpreter::check_elements(std::int64_t count) {
+  check_size(count > limits_.value_bytes ? count : count * kMadeElementBytes);
+  charge(count);
 }
 
 void Interpreter::write(std::string_view text) {
@@ -127,11 +149,11 @@ void Interpreter::write(std::string_view text) {
   output_ += text;
 }
 
-Value Interpreter::lookup(std::string_view name) const {
+Value Interpreter::lookup(std::string_view name) {
+  std::size_t searched = 0;
   for (const Scope* scope = scope_.get(); scope; scope = scope->parent.get()) {
-    for (const auto& [known, value] : scope->variables) {
-      if (known == name) return value;
-    }
+    if (const Value* value = scope->variables.find(name)) return *value;
+    if (++searched % 8 == 0) charge(1);
   }
   return Value::undefined(c10::str("'", name, "' is undefined"));
 }
@@ -154,13 +176,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
               "', which is no namespace: make it by namespace()");
   check_value(!target.member.starts_with('_'), "a namespace takes no member '", target.member,
               "', as it begins with an underscore");
-  for (auto& [name, member] : (*held)->members) {
-    if (name == target.member) {
-      member = value;
-      return;
-    }
-  }
-  (*held)->members.emplace_back(target.member, value);
+  (*held)->members.put(target.member, value);
 }
 
 Arguments Interpreter::evaluate(const CallArguments& arguments) {
@@ -172,7 +188,7 @@ Arguments Interpreter::evaluate(const CallArguments& arguments) {
     result.named.emplace_back(name, evaluate(*argument));
   }
   if (arguments.more_positional) {
-    for (auto& value : to_vector(evaluate(*arguments.more_positional))) {
+    for (auto& value : to_vector(*this, evaluate(*arguments.more_positional))) {
       result.positional.push_back(std::move(value));
     }
   }
@@ -181,11 +197,16 @@ Arguments Interpreter::evaluate(const CallArguments& arguments) {
     check_defined(mapping);
     const Dict* dict = mapping.as_dict();
     check_value(dict, "argument after ** must be a mapping, not ", mapping.type_name());
+    check_elements(static_cast<std::int64_t>(dict->entries.size()));
+    const std::size_t literal = result.named.size();
     for (const auto& [key, value] : dict->entries) {
       check_value(key.as_text(), "keywords must be strings");
       const auto& name = key.as_text()->bytes;
-      for (const auto& [other, held] : result.named) {
-        check_value(other != name, "the argument ", name, " is given twice");
+      charge(key.cost());
+      meter_.charge_elements(literal);
+      for (std::size_t i = 0; i < literal; ++i) {
+        check_value(result.named[i].first != name, "the argument ", shortened(name),
+                    " is given twice");
       }
       result.named.emplace_back(name, value);
     }
@@ -198,14 +219,33 @@ Value Interpreter::call(const Value& function, const Arguments& arguments) {
   check_defined(function);
   const auto* callable = function.get<std::shared_ptr<const Callable>>();
   check_value(callable, "'", function.type_name(), "' object is not callable");
+  charge(arguments);
   Value result = (*callable)->call(*this, arguments);
   charge(result.cost());
   return result;
 }
 
-Value Interpreter::make_namespace(std::vector<std::pair<std::string, Value>> members) {
+Value Interpreter::make_namespace(NameTable members) {
   namespaces_.push_back(std::make_unique<Namespace>(Namespace{std::move(members)}));
   return Value(Value::Data(namespaces_.back().get()));
+}
+
+void Collector::add(Value element) {
+  interpreter_.charge(2);
+  bytes_ += element.bytes() + kMadeElementBytes;
+  interpreter_.check_size(bytes_);
+  elements_.push_back(std::move(element));
+}
+
+std::vector<Value> to_vector(Interpreter& interpreter, const Value& value) {
+  if (const List* list = value.as_list()) {
+    interpreter.charge(static_cast<std::int64_t>(list->items.size()));
+    return list->items;
+  }
+  Collector collector(interpreter);
+  const Next next = iterate(value);
+  for (Value element; next(element);) collector.add(element);
+  return collector.take();
 }
 
 }  // namespace kvcache::detail::jinja

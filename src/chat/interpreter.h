@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/meter.h"
+#include "chat/names.h"
 #include "chat/statements.h"
 #include "kvcache/chat/chat_template.h"
 
@@ -18,9 +20,7 @@ struct Scope {
   explicit Scope(std::shared_ptr<Scope> outer) : parent(std::move(outer)) {}
 
   std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string, Value>> variables;
-
-  void assign(std::string_view name, Value value);
+  NameTable variables;
 };
 
 class Interpreter {
@@ -41,13 +41,20 @@ class Interpreter {
   std::string capture(const Block& block);
 
   // Counts work; throws ValueError at the limit.
-  void charge(std::int64_t steps);
-  // Throws ValueError if a value of that many bytes is too large; counts making it.
+  void charge(std::int64_t steps) { meter_.charge(steps); }
+  // Counts reading the texts among arguments.
+  void charge(const Arguments& arguments);
+  Meter& meter() { return meter_; }
+  // Throws ValueError if a value of that many bytes is too large.
+  void check_size(std::int64_t bytes) const;
+  // As above, and counts making it.
   void check_bytes(std::int64_t bytes);
+  // As above, of a list of that many elements that are yet to be made.
+  void check_elements(std::int64_t count);
   void write(std::string_view text);
 
-  Value lookup(std::string_view name) const;
-  void assign(std::string_view name, Value value) { scope_->assign(name, std::move(value)); }
+  Value lookup(std::string_view name);
+  void assign(std::string_view name, Value value) { scope_->variables.put(name, std::move(value)); }
   void assign(const Target& target, const Value& value);
   const std::shared_ptr<Scope>& scope() const { return scope_; }
 
@@ -64,6 +71,22 @@ class Interpreter {
     Interpreter& interpreter_;
     std::shared_ptr<Scope> outer_;
   };
+  // Runs an iterator, which may run others or evaluate expressions: one level more until it ends.
+  class Drawing {
+   public:
+    // `running` is the iterator's own. Throws ValueError where it runs already.
+    Drawing(Interpreter& interpreter, bool& running);
+    ~Drawing() {
+      --interpreter_.depth_;
+      running_ = false;
+    }
+    Drawing(const Drawing&) = delete;
+    Drawing& operator=(const Drawing&) = delete;
+
+   private:
+    Interpreter& interpreter_;
+    bool& running_;
+  };
   // A new scope inside the current one.
   std::shared_ptr<Scope> inner_scope() const { return std::make_shared<Scope>(scope_); }
 
@@ -71,8 +94,9 @@ class Interpreter {
   Value call(const Value& function, const Arguments& arguments);
 
   // Namespaces can hold each other, so they live as long as the interpreter.
-  Value make_namespace(std::vector<std::pair<std::string, Value>> members);
-  void forget_at_end(const std::shared_ptr<Loop>& loop) { loops_.push_back(loop); }
+  Value make_namespace(NameTable members);
+  // So can loops that something else holds when they end.
+  void keep_loop(const std::shared_ptr<Loop>& loop) noexcept;
 
   Value captured;
   const std::optional<std::chrono::local_seconds> now;
@@ -80,14 +104,34 @@ class Interpreter {
  private:
   class Level;
 
+  void check_depth() const;
+
   const ChatTemplateLimits limits_;
-  std::int64_t steps_ = 0;
+  Meter meter_;
   int depth_ = 0;
   int line_ = 1;
   std::string output_;
   std::shared_ptr<Scope> scope_;
   std::vector<std::unique_ptr<Namespace>> namespaces_;
-  std::vector<std::weak_ptr<Loop>> loops_;
+  // The loop kept last; each holds the one kept before it.
+  std::shared_ptr<Loop> kept_loops_;
 };
+
+// A list that is made element by element, within the limits of a value.
+class Collector {
+ public:
+  explicit Collector(Interpreter& interpreter) : interpreter_(interpreter) {}
+
+  void add(Value element);
+  std::vector<Value> take() { return std::move(elements_); }
+
+ private:
+  Interpreter& interpreter_;
+  std::vector<Value> elements_;
+  std::int64_t bytes_ = 0;
+};
+
+// All elements of a value. A generator is used up. Throws ValueError where it is not iterable.
+std::vector<Value> to_vector(Interpreter& interpreter, const Value& value);
 
 }  // namespace kvcache::detail::jinja

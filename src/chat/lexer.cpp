@@ -15,6 +15,9 @@ constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
 
+// Looking a name up takes time with its length.
+constexpr std::size_t kMostNameBytes = 1000;
+
 // As Jinja does it: every kind of line end becomes \n, and one at the end falls away.
 std::string with_plain_newlines(std::string_view source) {
   std::string text;
@@ -225,6 +228,9 @@ void Lexer::read_token() {
   if (!is_word(code)) return read_operator();
   for (std::size_t behind = at_; behind < source_.size(); end = behind) {
     if (!is_word(next_code_point(source_, behind))) break;
+  }
+  if (end - at_ > kMostNameBytes) {
+    fail_at(line_, c10::str("a name of ", end - at_, " bytes is longer than ", kMostNameBytes));
   }
   add(TokenKind::kName, std::string_view(source_).substr(at_, end - at_));
   advance(end - at_);

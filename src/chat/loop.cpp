@@ -26,10 +26,9 @@ class LoopFunction final : public Callable {
 
   Value changed(Interpreter& interpreter, const std::vector<Value>& values) const {
     const Value now = Value::tuple(values);
-    interpreter.charge(now.bytes() / 64);
-    if (loop_->last_changed && equal(*loop_->last_changed, now)) return Value::boolean(false);
+    const auto& before = loop_->last_changed;
+    if (before && equal(interpreter.meter(), *before, now)) return Value::boolean(false);
     loop_->last_changed = now;
-    interpreter.forget_at_end(loop_);
     return Value::boolean(true);
   }
 
@@ -39,13 +38,34 @@ class LoopFunction final : public Callable {
 
 }  // namespace
 
-Loop::Loop(const Value& iterable)
-    : depth_(iterable.depth() + 1), next_(iterate(iterable)), length_(iterable.length()) {}
+bool Generator::draw(Value& element) {
+  const Interpreter::Drawing drawing(interpreter, running);
+  return next(element);
+}
+
+Loop::Loop(Interpreter& interpreter, const Value& iterable)
+    : interpreter_(interpreter),
+      depth_(iterable.depth() + 1),
+      next_(iterate(iterable)),
+      length_(iterable.length()) {}
+
+void Loop::let_go() {
+  next_ = nullptr;
+  after_.reset();
+  current_ = before_ = Value();
+  last_changed.reset();
+}
+
+// Elements may be made by an expression that asks this loop for more.
+bool Loop::draw(Value& element) {
+  const Interpreter::Drawing drawing(interpreter_, running_);
+  return next_(element);
+}
 
 bool Loop::peek() {
   if (after_) return true;
   Value element;
-  if (!next_(element)) return false;
+  if (!draw(element)) return false;
   after_ = std::move(element);
   return true;
 }
@@ -62,10 +82,11 @@ bool Loop::advance(Value& element) {
 
 std::int64_t Loop::length() {
   if (length_) return *length_;
-  std::vector<Value> rest;
-  for (Value element; next_(element);) rest.push_back(element);
-  length_ = static_cast<std::int64_t>(rest.size()) + index0 + 1 + (after_ ? 1 : 0);
-  next_ = iterate(Value::list(std::move(rest)));
+  Collector rest(interpreter_);
+  for (Value element; draw(element);) rest.add(element);
+  const Value list = Value::list(rest.take());
+  length_ = *list.length() + index0 + 1 + (after_ ? 1 : 0);
+  next_ = iterate(list);
   return *length_;
 }
 

@@ -40,6 +40,7 @@ class MacroFunction final : public Callable {
 void MacroFunction::bind(Interpreter& interpreter, const Arguments& arguments) const {
   const auto& parameters = definition_->parameters;
   auto named = arguments.named;
+  interpreter.charge(static_cast<std::int64_t>(parameters.size() * (1 + named.size() / 8)));
   std::vector<std::optional<Value>> values(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (i < arguments.positional.size()) {

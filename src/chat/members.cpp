@@ -3,6 +3,7 @@
 #include <array>
 
 #include "chat/code_points.h"
+#include "chat/interpreter.h"
 #include "chat/loop.h"
 #include "chat/methods.h"
 #include "chat/operators.h"
@@ -36,7 +37,8 @@ class BoundMethod final : public Callable {
 Value count_in_list(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "count", {""}, 1);
   std::int64_t count = 0;
-  for (const Value& item : to_vector(self)) {
+  const Next next = iterate(self);
+  for (Value item; next(item);) {
     count += compare(interpreter, "==", item, parameters.at(0)) ? 1 : 0;
   }
   return Value::integer(count);
@@ -44,11 +46,10 @@ Value count_in_list(Interpreter& interpreter, const Value& self, const Arguments
 
 Value index_in_list(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "index", {""}, 1);
-  const auto items = to_vector(self);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (compare(interpreter, "==", items[i], parameters.at(0))) {
-      return Value::integer(static_cast<std::int64_t>(i));
-    }
+  const Next next = iterate(self);
+  std::int64_t place = 0;
+  for (Value item; next(item); ++place) {
+    if (compare(interpreter, "==", item, parameters.at(0))) return Value::integer(place);
   }
   throw ValueError("index(): the value is not in the list");
 }
@@ -61,9 +62,9 @@ Value copy_of(Interpreter&, const Value& self, const Arguments& arguments) {
 
 Value get_of_dict(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "get", {"", ""}, 1);
-  check_hashable(parameters.at(0));
-  interpreter.charge(self.cost() / 16);
-  if (const Value* found = self.as_dict()->find(parameters.at(0))) return *found;
+  Meter& meter = interpreter.meter();
+  check_hashable(meter, parameters.at(0));
+  if (const Value* found = self.as_dict()->find(meter, parameters.at(0))) return *found;
   return parameters.find(1) ? parameters.at(1) : Value();
 }
 
@@ -101,8 +102,8 @@ bool includes(const Names& names, std::string_view name) {
 }
 
 Value unsafe(const Value& object, std::string_view name) {
-  return Value::undefined(
-      c10::str("access to attribute '", name, "' of '", object.type_name(), "' object is unsafe"));
+  return Value::undefined(c10::str("access to attribute '", shortened(name), "' of '",
+                                   object.type_name(), "' object is unsafe"));
 }
 
 template <typename Methods>
@@ -117,10 +118,8 @@ Method find_method(const Methods& methods, std::string_view name) {
 std::optional<Value> attribute(const Value& object, const std::string& name) {
   if (name.starts_with("__")) return unsafe(object, name);
   if (const auto* space = object.get<Namespace*>()) {
-    for (const auto& [known, value] : (*space)->members) {
-      if (known == name) return value;
-    }
-    return std::nullopt;
+    const Value* found = (*space)->members.find(name);
+    return found ? std::optional(*found) : std::nullopt;
   }
   if (const auto* loop = object.get<std::shared_ptr<Loop>>()) {
     if (name == "cycle" || name == "changed") return loop_function(*loop, name);
@@ -129,10 +128,12 @@ std::optional<Value> attribute(const Value& object, const std::string& name) {
   return method(object, name);
 }
 
+Value missing(const Value& object, std::string_view name) {
+  return Value::undefined(c10::str(described(object), " has no attribute '", shortened(name), "'"));
+}
+
 Value missing(const Value& object, const Value& key) {
-  if (const Text* name = key.as_text()) {
-    return Value::undefined(c10::str(described(object), " has no attribute '", name->bytes, "'"));
-  }
+  if (const Text* name = key.as_text()) return missing(object, std::string_view(name->bytes));
   const auto number = key.as_integer();
   return Value::undefined(c10::str(described(object), " has no element ",
                                    number ? std::to_string(*number) : described(key)));
@@ -163,8 +164,14 @@ std::optional<std::int64_t> bound(const Value& value) {
   return integer;
 }
 
-// The positions that [start:stop:step] takes of `length`.
-std::vector<std::int64_t> slice_indices(const std::vector<Value>& bounds, std::int64_t length) {
+// The positions that [start:stop:step] takes of a sequence.
+struct Positions {
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+  std::int64_t count = 0;
+};
+
+Positions slice_positions(const std::vector<Value>& bounds, std::int64_t length) {
   const std::int64_t step = bound(bounds[2]).value_or(1);
   check_value(step != 0, "slice step cannot be zero");
   const std::int64_t lowest = step < 0 ? -1 : 0;
@@ -177,26 +184,44 @@ std::vector<std::int64_t> slice_indices(const std::vector<Value>& bounds, std::i
   };
   const std::int64_t start = clamp(bounds[0], step < 0 ? highest : lowest);
   const std::int64_t stop = clamp(bounds[1], step < 0 ? lowest : highest);
-  std::vector<std::int64_t> indices;
-  for (std::int64_t at = start; step < 0 ? at > stop : at < stop;) {
-    indices.push_back(at);
-    if (__builtin_add_overflow(at, step, &at)) break;
-  }
-  return indices;
+  const std::int64_t distance = step < 0 ? start - stop : stop - start;
+  if (distance <= 0) return {};
+  // The smallest integer has no opposite.
+  const std::int64_t stride = step < 0 ? -std::max(step, -length - 1) : step;
+  return {start, step, (distance - 1) / stride + 1};
 }
 
-Value slice_text(const Text& text, const std::vector<std::int64_t>& indices) {
-  std::vector<std::size_t> offsets;
-  for (std::size_t at = 0; at < text.bytes.size(); at = next_boundary(text.bytes, at)) {
-    offsets.push_back(at);
-  }
-  offsets.push_back(text.bytes.size());
+// The offset of the character `steps` behind that at `offset`, or before it.
+std::size_t moved(const Text& text, std::size_t offset, std::int64_t steps) {
+  if (text.ascii()) return offset + static_cast<std::size_t>(steps);
+  for (; steps > 0; --steps) offset = next_boundary(text.bytes, offset);
+  for (; steps < 0; ++steps) previous_code_point(text.bytes, offset);
+  return offset;
+}
+
+Value slice_text(const Text& text, const Positions& positions) {
+  if (positions.count == 0) return Value::text("", text.markup);
+  std::size_t at = moved(text, 0, positions.first);
   std::string bytes;
-  for (const auto index : indices) {
-    const auto at = static_cast<std::size_t>(index);
-    bytes += text.bytes.substr(offsets[at], offsets[at + 1] - offsets[at]);
+  if (positions.step == 1) {
+    bytes = text.bytes.substr(at, moved(text, at, positions.count) - at);
+  } else {
+    for (std::int64_t i = 0; i < positions.count; ++i) {
+      if (i > 0) at = moved(text, at, positions.step);
+      bytes.append(text.bytes, at, next_boundary(text.bytes, at) - at);
+    }
   }
   return Value::text(std::move(bytes), text.markup);
+}
+
+// Counts a search for a name or key.
+void charge_lookup(Interpreter& interpreter, const Value& container) {
+  if (const Dict* dict = container.as_dict()) {
+    interpreter.meter().charge_elements(dict->entries.size());
+  } else if (const Text* text = container.as_text(); text && !text->ascii()) {
+    // Its characters differ in size.
+    interpreter.charge(container.cost() / 8);
+  }
 }
 
 }  // namespace
@@ -223,8 +248,9 @@ std::optional<Value> method(const Value& object, std::string_view name) {
   return bind(found);
 }
 
-Value member(const Value& object, const std::string& name) {
+Value member(Interpreter& interpreter, const Value& object, const std::string& name) {
   check_defined(object);
+  charge_lookup(interpreter, object);
   const Dict* dict = object.as_dict();
   if (dict && name.starts_with("__")) {
     if (const Value* found = dict->find(std::string_view(name))) return *found;
@@ -233,13 +259,15 @@ Value member(const Value& object, const std::string& name) {
   if (dict) {
     if (const Value* found = dict->find(std::string_view(name))) return *found;
   }
-  return missing(object, Value::text(name));
+  return missing(object, name);
 }
 
-Value item(const Value& object, const Value& index) {
+Value item(Interpreter& interpreter, const Value& object, const Value& index) {
   check_defined(object);
+  charge_lookup(interpreter, object);
   if (const Dict* dict = object.as_dict()) {
-    const Value* found = hashable(index) ? dict->find(index) : nullptr;
+    Meter& meter = interpreter.meter();
+    const Value* found = hashable(meter, index) ? dict->find(meter, index) : nullptr;
     if (found) return *found;
   } else if (const auto number = index.as_integer()) {
     if (auto found = element(object, *number)) return *found;
@@ -257,12 +285,15 @@ Value slice(Interpreter& interpreter, const Value& object, const std::vector<Val
   check_value(text || list || object.as_range(), "'", object.type_name(),
               "' object cannot be sliced");
   const auto length = *object.length();
-  interpreter.charge(text ? object.cost() : length / 16);
-  const auto indices = slice_indices(bounds, length);
-  if (text) return slice_text(*text, indices);
+  interpreter.charge(text ? object.cost() : 0);
+  const Positions positions = slice_positions(bounds, length);
+  if (text) return slice_text(*text, positions);
+  interpreter.charge(positions.count);
   std::vector<Value> items;
-  for (const auto index : indices) items.push_back(*element(object, index));
-  interpreter.charge(static_cast<std::int64_t>(items.size()));
+  items.reserve(static_cast<std::size_t>(positions.count));
+  for (std::int64_t i = 0; i < positions.count; ++i) {
+    items.push_back(*element(object, positions.first + i * positions.step));
+  }
   return list && list->tuple ? Value::tuple(std::move(items)) : Value::list(std::move(items));
 }
 

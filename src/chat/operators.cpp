@@ -51,8 +51,9 @@ Value integer_arithmetic(std::string_view sign, std::int64_t left, std::int64_t 
   } else {
     check_value(right != 0, sign == "/" ? "division by zero" : "integer modulo by zero");
     if (sign == "/") return Value::real(static_cast<double>(left) / static_cast<double>(right));
-    overflow = left == std::numeric_limits<std::int64_t>::min() && right == -1;
-    if (!overflow) {
+    const bool least = left == std::numeric_limits<std::int64_t>::min() && right == -1;
+    overflow = least && sign == "//";
+    if (!least) {
       const std::int64_t quotient = floor_divide(left, right);
       result = sign == "//" ? quotient : left - quotient * right;
     }
@@ -109,7 +110,7 @@ Value float_arithmetic(std::string_view sign, double left, double right) {
 Value add_texts(Interpreter& interpreter, const Text& left, const Text& right) {
   const bool markup = left.markup || right.markup;
   const auto part = [&](const Text& text) {
-    return markup && !text.markup ? escape_html(text.bytes) : text.bytes;
+    return markup && !text.markup ? escape_html(interpreter, text.bytes) : text.bytes;
   };
   interpreter.check_bytes(static_cast<std::int64_t>(left.bytes.size() + right.bytes.size()));
   return Value::text(part(left) + part(right), markup);
@@ -159,11 +160,18 @@ std::optional<Value> multiply(Interpreter& interpreter, const Value& left, const
 
 }  // namespace
 
-std::string escape_html(std::string_view text) {
-  std::string out;
+std::string escape_html(Interpreter& interpreter, std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>'\"";
+  constexpr std::array<std::string_view, 5> kNames = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  std::size_t size = text.size();
   for (const char c : text) {
-    constexpr std::string_view kSpecial = "&<>'\"";
-    constexpr std::array<std::string_view, 5> kNames = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    const auto special = kSpecial.find(c);
+    if (special != std::string_view::npos) size += kNames[special].size() - 1;
+  }
+  interpreter.check_bytes(static_cast<std::int64_t>(size));
+  std::string out;
+  out.reserve(size);
+  for (const char c : text) {
     const auto special = kSpecial.find(c);
     if (special == std::string_view::npos) {
       out.push_back(c);
@@ -176,7 +184,10 @@ std::string escape_html(std::string_view text) {
 
 Value arithmetic(Interpreter& interpreter, std::string_view sign, const Value& left,
                  const Value& right) {
-  if (sign == "%" && left.as_text()) return percent_format(interpreter, *left.as_text(), right);
+  if (sign == "%" && left.as_text()) {
+    interpreter.charge(left.cost());
+    return percent_format(interpreter, *left.as_text(), right);
+  }
   check_defined(left);
   check_defined(right);
   const auto a = left.as_integer();
@@ -209,20 +220,19 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ele
   if (const Text* text = container.as_text()) {
     const Text* part = element.as_text();
     check_value(part, "'in <string>' requires string as left operand, not ", element.type_name());
-    interpreter.charge(container.cost());
-    return text->bytes.find(part->bytes) != std::string::npos;
+    interpreter.charge(container.cost() + element.cost());
+    return find_first(text->bytes, part->bytes) != std::string_view::npos;
   }
   if (const Dict* dict = container.as_dict()) {
-    check_hashable(element);
-    interpreter.charge(container.cost() / 16);
-    return dict->find(element) != nullptr;
+    check_hashable(interpreter.meter(), element);
+    return dict->find(interpreter.meter(), element) != nullptr;
   }
   check_value(iterable(container), "argument of type '", container.type_name(),
               "' is not iterable");
   const Next next = iterate(container);
   for (Value candidate; next(candidate);) {
-    interpreter.charge(1 + std::min(candidate.bytes(), element.bytes()) / 64);
-    if (equal(candidate, element)) return true;
+    interpreter.charge(1);
+    if (equal(interpreter.meter(), candidate, element)) return true;
   }
   return false;
 }
@@ -231,14 +241,15 @@ bool compare(Interpreter& interpreter, std::string_view sign, const Value& left,
              const Value& right) {
   if (sign == "in") return contains(interpreter, right, left);
   if (sign == "not in") return !contains(interpreter, right, left);
-  interpreter.charge(std::min(left.bytes(), right.bytes()) / 64);
-  if (sign == "==") return equal(left, right);
-  if (sign == "!=") return !equal(left, right);
-  if (sign == "<") return less(left, right, sign);
-  if (sign == ">") return less(right, left, sign);
+  interpreter.charge(1);
+  Meter& meter = interpreter.meter();
+  if (sign == "==") return equal(meter, left, right);
+  if (sign == "!=") return !equal(meter, left, right);
+  if (sign == "<") return less(meter, left, right, sign);
+  if (sign == ">") return less(meter, right, left, sign);
   // Not the negation of the other: a NaN is neither.
-  if (sign == "<=") return less(left, right, sign) || equal(left, right);
-  return less(right, left, sign) || equal(left, right);
+  if (sign == "<=") return less(meter, left, right, sign) || equal(meter, left, right);
+  return less(meter, right, left, sign) || equal(meter, left, right);
 }
 
 }  // namespace kvcache::detail::jinja

@@ -224,14 +224,16 @@ void Parser::signature(MacroDefinition& definition) {
 }
 
 void Parser::function_body(MacroDefinition& definition, std::string_view end) {
-  const auto outer = std::exchange(expressions_.names_read, {});
+  auto outer = std::exchange(expressions_.names_read, {});
   definition.body = closed_body({end});
   stream_.expect_name(end);
-  const auto& names = expressions_.names_read;
+  auto& names = expressions_.names_read;
   definition.uses_caller = names.contains("caller");
   definition.uses_varargs = names.contains("varargs");
   definition.uses_kwargs = names.contains("kwargs");
-  expressions_.names_read.insert(outer.begin(), outer.end());
+  // The smaller into the larger: else many macros beside many names would take long.
+  if (names.size() < outer.size()) names.swap(outer);
+  names.merge(outer);
 }
 
 std::unique_ptr<const Statement> Parser::macro(int line) {
@@ -285,6 +287,10 @@ std::unique_ptr<const Statement> Parser::generation(int line) {
 
 }  // namespace
 
-Block parse(std::string_view source) { return Parser(source).run(); }
+Block parse(std::string_view source) {
+  check_value(source.size() <= kMostSourceBytes, "the chat template is ", source.size(),
+              " bytes long; at most ", kMostSourceBytes, " are read");
+  return Parser(source).run();
+}
 
 }  // namespace kvcache::detail::jinja

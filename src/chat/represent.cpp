@@ -26,6 +26,13 @@ class Writer {
       checked_ = text_.size();
     }
   }
+  // Gives away what has been written of a longer piece, so that it does not grow unchecked.
+  void add_some(std::string& piece) {
+    if (piece.size() < kPortion / 16) return;
+    add(piece);
+    piece.clear();
+  }
+  Meter& meter() { return interpreter_.meter(); }
   std::string take() {
     interpreter_.check_bytes(static_cast<std::int64_t>(text_.size()));
     return std::move(text_);
@@ -39,7 +46,7 @@ class Writer {
   std::size_t checked_ = 0;
 };
 
-std::string quote_text(std::string_view text) {
+void write_quoted(Writer& writer, std::string_view text) {
   const bool single = text.find('\'') != std::string_view::npos;
   const char quote = single && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string out(1, quote);
@@ -63,8 +70,9 @@ std::string quote_text(std::string_view text) {
     } else {
       out += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(code));
     }
+    writer.add_some(out);
   }
-  return out + quote;
+  writer.add(out + quote);
 }
 
 class Representer {
@@ -106,8 +114,10 @@ void Representer::write_scalar(const Value& value) {
   if (const auto* integer = value.get<std::int64_t>()) return writer_.add(std::to_string(*integer));
   if (const auto* real = value.get<double>()) return writer_.add(float_text(*real));
   if (const Text* text = value.as_text()) {
-    const std::string inner = quote_text(text->bytes);
-    return writer_.add(text->markup ? "Markup(" + inner + ")" : inner);
+    if (text->markup) writer_.add("Markup(");
+    write_quoted(writer_, text->bytes);
+    if (text->markup) writer_.add(")");
+    return;
   }
   const auto* callable = value.get<std::shared_ptr<const Callable>>();
   writer_.add(fmt::format("<{}>", callable ? (*callable)->name() : value.type_name()));
@@ -162,9 +172,9 @@ void Representer::write_namespace(const Namespace& object) {
               kMostNamespaces, " levels");
   writer_.add("<Namespace {");
   std::string_view separator;
-  for (const auto& [name, value] : object.members) {
+  for (const auto& [name, value] : object.members.entries()) {
     writer_.add(separator);
-    writer_.add(quote_text(name));
+    write_quoted(writer_, name);
     writer_.add(": ");
     write(value);
     separator = ", ";
@@ -231,6 +241,7 @@ void JsonWriter::write_text(std::string_view text) {
     } else {
       out += fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF));
     }
+    writer_.add_some(out);
   }
   writer_.add(out + '"');
 }
@@ -259,8 +270,8 @@ void JsonWriter::write_dict(const Dict& dict, int level) {
   if (dict.entries.empty()) return writer_.add("{}");
   auto entries = dict.entries;
   if (format_.sort_keys) {
-    std::stable_sort(entries.begin(), entries.end(), [](const auto& left, const auto& right) {
-      return less(left.first, right.first);
+    std::stable_sort(entries.begin(), entries.end(), [&](const auto& left, const auto& right) {
+      return less(writer_.meter(), left.first, right.first);
     });
   }
   writer_.add("{");

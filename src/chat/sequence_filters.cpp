@@ -13,16 +13,17 @@ namespace kvcache::detail::jinja {
 
 namespace {
 
+// The elements, where each will have something made for it.
 std::vector<Value> elements(Interpreter& interpreter, const Value& value) {
-  auto items = to_vector(value);
-  interpreter.charge(static_cast<std::int64_t>(items.size()));
+  auto items = to_vector(interpreter, value);
+  interpreter.check_elements(static_cast<std::int64_t>(items.size()));
   return items;
 }
 
 // Yields the elements of a finished list.
-Value generated(std::vector<Value> items) {
+Value generated(Interpreter& interpreter, std::vector<Value> items) {
   const Value list = Value::list(std::move(items));
-  return Value::generator(iterate(list), list);
+  return Value::generator(interpreter, iterate(list), list.depth());
 }
 
 Value length(Interpreter&, const Value& value, const Arguments& arguments) {
@@ -44,37 +45,54 @@ bool reversible(const Value& value) {
   return value.length() && !value.get<std::shared_ptr<Loop>>();
 }
 
-Value last(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
+Value last(Interpreter&, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "last", {});
   check_value(reversible(value), "'", value.type_name(), "' object is not reversible");
-  const auto items = elements(interpreter, value);
-  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+  if (*value.length() == 0) return Value::undefined("No last item, sequence was empty.");
+  if (const Text* text = value.as_text()) {
+    std::size_t begin = text->bytes.size();
+    previous_code_point(text->bytes, begin);
+    return Value::text(text->bytes.substr(begin));
+  }
+  if (const List* list = value.as_list()) return list->items.back();
+  if (const Dict* dict = value.as_dict()) return dict->entries.back().first;
+  if (const DictView* view = value.as_view()) {
+    return view_element(view->dict->entries.back(), view->part);
+  }
+  const Range& range = *value.as_range();
+  return range_element(range, range.length - 1);
 }
 
 Value list(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "list", {});
-  return Value::list(elements(interpreter, value));
+  return Value::list(to_vector(interpreter, value));
 }
 
 Value reverse(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "reverse", {});
-  auto items = elements(interpreter, value);
-  std::reverse(items.begin(), items.end());
   if (const Text* text = value.as_text()) {
     std::string bytes;
-    for (const Value& item : items) bytes += item.as_text()->bytes;
+    for (std::size_t at = text->bytes.size(); at > 0;) {
+      const std::size_t end = at;
+      previous_code_point(text->bytes, at);
+      bytes.append(text->bytes, at, end - at);
+    }
     return Value::text(std::move(bytes), text->markup);
   }
-  return reversible(value) ? generated(std::move(items)) : Value::list(std::move(items));
+  auto items = to_vector(interpreter, value);
+  std::reverse(items.begin(), items.end());
+  return reversible(value) ? generated(interpreter, std::move(items))
+                           : Value::list(std::move(items));
 }
 
-Value items_of(Interpreter&, const Value& value, const Arguments& arguments) {
+Value items_of(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "items", {});
-  if (value.is_undefined()) return generated({});
+  if (value.is_undefined()) return generated(interpreter, {});
   check_value(value.as_dict(), "items: can only get item pairs from a mapping, not from ",
               value.type_name());
   const auto& dict = *value.get<std::shared_ptr<const Dict>>();
-  return Value::generator(iterate(Value::view(dict, DictView::Part::kItems)), value);
+  const Value view = Value::view(dict, DictView::Part::kItems);
+  return Value::generator(interpreter, iterate(view), view.depth());
 }
 
 using Keyed = std::pair<Value, Value>;
@@ -83,7 +101,8 @@ using Keyed = std::pair<Value, Value>;
 void sort_by_key(Interpreter& interpreter, std::vector<Keyed>& keyed, bool reverse) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const Keyed& left, const Keyed& right) {
     interpreter.charge(1);
-    return reverse ? less(right.first, left.first) : less(left.first, right.first);
+    Meter& meter = interpreter.meter();
+    return reverse ? less(meter, right.first, left.first) : less(meter, left.first, right.first);
   });
 }
 
@@ -102,10 +121,11 @@ Value dictsort(Interpreter& interpreter, const Value& value, const Arguments& ar
   check_value(by == "key" || by == "value", "dictsort: by is \"key\" or \"value\", not \"", by,
               "\"");
   const bool case_sensitive = parameters.truth_or(0, false);
+  interpreter.check_elements(static_cast<std::int64_t>(dict->entries.size()));
   std::vector<Keyed> keyed;
   for (const auto& entry : dict->entries) {
     const Value& key = by == "key" ? entry.first : entry.second;
-    keyed.emplace_back(case_sensitive ? key : without_case(key),
+    keyed.emplace_back(case_sensitive ? key : without_case(interpreter, key),
                        view_element(entry, DictView::Part::kItems));
   }
   sort_by_key(interpreter, keyed, parameters.truth_or(2, false));
@@ -117,16 +137,19 @@ Value sort(Interpreter& interpreter, const Value& value, const Arguments& argume
   const bool case_sensitive = parameters.truth_or(1, false);
   std::vector<Value> paths = {parameters.find(2) ? parameters.at(2) : Value()};
   if (const Text* text = paths[0].as_text()) {
-    const auto parts = split(text->bytes, ",", -1, false);
-    paths.clear();
-    for (const auto part : parts) paths.push_back(Value::text(std::string(part)));
+    Collector parts(interpreter);
+    split(text->bytes, ",", -1, false,
+          [&](std::string_view part) { parts.add(Value::text(std::string(part))); });
+    paths = parts.take();
   }
+  const auto items = elements(interpreter, value);
+  interpreter.check_elements(static_cast<std::int64_t>(items.size() * paths.size()));
   std::vector<Keyed> keyed;
-  for (const Value& item : elements(interpreter, value)) {
+  for (const Value& item : items) {
     std::vector<Value> keys;
     for (const Value& path : paths) {
-      const Value key = attribute_path(item, path);
-      keys.push_back(case_sensitive ? key : without_case(key));
+      const Value key = attribute_path(interpreter, item, path);
+      keys.push_back(case_sensitive ? key : without_case(interpreter, key));
     }
     keyed.emplace_back(Value::list(std::move(keys)), item);
   }
@@ -140,9 +163,9 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
   std::vector<Value> seen;
   std::vector<Value> kept;
   for (const Value& item : elements(interpreter, value)) {
-    Value key = parameters.has(1) ? attribute_path(item, parameters.at(1)) : item;
-    if (!case_sensitive) key = without_case(key);
-    check_hashable(key);
+    Value key = parameters.has(1) ? attribute_path(interpreter, item, parameters.at(1)) : item;
+    if (!case_sensitive) key = without_case(interpreter, key);
+    check_hashable(interpreter.meter(), key);
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
       return compare(interpreter, "==", other, key);
     });
@@ -151,18 +174,22 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
     seen.push_back(std::move(key));
     kept.push_back(item);
   }
-  return generated(std::move(kept));
+  return generated(interpreter, std::move(kept));
 }
 
 template <bool kLargest>
 Value extreme(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, kLargest ? "max" : "min", {"case_sensitive", "attribute"});
   const bool case_sensitive = parameters.truth_or(0, false);
+  Meter& meter = interpreter.meter();
   std::optional<Keyed> best;
-  for (const Value& item : elements(interpreter, value)) {
-    Value key = parameters.has(1) ? attribute_path(item, parameters.at(1)) : item;
-    if (!case_sensitive) key = without_case(key);
-    const bool better = !best || (kLargest ? less(best->first, key, ">") : less(key, best->first));
+  const Next next = iterate(value);
+  for (Value item; next(item);) {
+    interpreter.charge(1);
+    Value key = parameters.has(1) ? attribute_path(interpreter, item, parameters.at(1)) : item;
+    if (!case_sensitive) key = without_case(interpreter, key);
+    const bool better =
+        !best || (kLargest ? less(meter, best->first, key, ">") : less(meter, key, best->first));
     if (better) best = Keyed(std::move(key), item);
   }
   return best ? best->second : Value::undefined("No aggregated item, sequence was empty.");
@@ -172,9 +199,11 @@ Value sum(Interpreter& interpreter, const Value& value, const Arguments& argumen
   const Parameters parameters(arguments, "sum", {"attribute", "start"});
   Value total = parameters.find(1) ? parameters.at(1) : Value::integer(0);
   check_value(!total.as_text(), "sum() can't sum strings [use join instead]");
-  for (const Value& item : elements(interpreter, value)) {
-    total = arithmetic(interpreter, "+", total,
-                       parameters.has(0) ? attribute_path(item, parameters.at(0)) : item);
+  const Next next = iterate(value);
+  for (Value item; next(item);) {
+    interpreter.charge(1);
+    if (parameters.has(0)) item = attribute_path(interpreter, item, parameters.at(0));
+    total = arithmetic(interpreter, "+", total, item);
   }
   return total;
 }
@@ -197,12 +226,12 @@ Value batch(Interpreter& interpreter, const Value& value, const Arguments& argum
     }
     batches.push_back(Value::list(std::move(current)));
   }
-  return generated(std::move(batches));
+  return generated(interpreter, std::move(batches));
 }
 
 Value slices(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "slice", {"slices", "fill_with"}, 1);
-  const auto items = elements(interpreter, value);
+  const auto items = to_vector(interpreter, value);
   const auto count = parameters.integer(0);
   check_value(count != 0, "slice: the number of slices is zero");
   const auto each = static_cast<std::int64_t>(items.size()) / count;
@@ -210,27 +239,27 @@ Value slices(Interpreter& interpreter, const Value& value, const Arguments& argu
   std::vector<Value> result;
   auto begin = items.begin();
   for (std::int64_t i = 0; i < count; ++i) {
-    interpreter.charge(1);
+    interpreter.charge(4);
     const auto end = begin + each + (i < longer ? 1 : 0);
     std::vector<Value> part(begin, end);
     if (parameters.has(1) && i >= longer) part.push_back(parameters.at(1));
     result.push_back(Value::list(std::move(part)));
     begin = end;
   }
-  return generated(std::move(result));
+  return generated(interpreter, std::move(result));
 }
 
 Value groupby(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "groupby", {"attribute", "default", "case_sensitive"}, 1);
   const Value otherwise = parameters.find(1) ? parameters.at(1) : Value();
   const auto key_of = [&](const Value& item) {
-    return attribute_path(item, parameters.at(0), otherwise);
+    return attribute_path(interpreter, item, parameters.at(0), otherwise);
   };
   const bool case_sensitive = parameters.truth_or(2, false);
   std::vector<Keyed> keyed;
   for (const Value& item : elements(interpreter, value)) {
     const Value key = key_of(item);
-    keyed.emplace_back(case_sensitive ? key : without_case(key), item);
+    keyed.emplace_back(case_sensitive ? key : without_case(interpreter, key), item);
   }
   sort_by_key(interpreter, keyed, false);
   std::vector<Value> groups;

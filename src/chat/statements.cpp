@@ -26,7 +26,7 @@ Value filtered(Interpreter& interpreter, const For::Parts& parts, const Value& i
     }
     return false;
   };
-  return Value::generator(std::move(next), iterable);
+  return Value::generator(interpreter, std::move(next), iterable.depth());
 }
 
 Value filtered_text(Interpreter& interpreter, const ExpressionPtr& filters, std::string text) {
@@ -36,6 +36,24 @@ Value filtered_text(Interpreter& interpreter, const ExpressionPtr& filters, std:
   interpreter.captured = std::move(value);
   return interpreter.evaluate(*filters);
 }
+
+// Keeps a loop that something else holds when it ends, be it by an error.
+class LoopEnd {
+ public:
+  LoopEnd(Interpreter& interpreter, const std::shared_ptr<Loop>& loop)
+      : interpreter_(interpreter), loop_(loop) {}
+  ~LoopEnd() {
+    if (held()) interpreter_.keep_loop(loop_);
+  }
+  LoopEnd(const LoopEnd&) = delete;
+  LoopEnd& operator=(const LoopEnd&) = delete;
+
+  bool held() const { return loop_.use_count() > 1; }
+
+ private:
+  Interpreter& interpreter_;
+  const std::shared_ptr<Loop>& loop_;
+};
 
 }  // namespace
 
@@ -61,7 +79,8 @@ Flow If::execute(Interpreter& interpreter) const {
 Flow For::execute(Interpreter& interpreter) const {
   Value iterable = interpreter.evaluate(*parts.iterable);
   if (parts.condition) iterable = filtered(interpreter, parts, iterable);
-  const auto loop = std::make_shared<Loop>(iterable);
+  const auto loop = std::make_shared<Loop>(interpreter, iterable);
+  const LoopEnd end(interpreter, loop);
   // As in Jinja, the else part also runs where no round came to its end.
   bool completed = false;
   for (Value element; loop->advance(element);) {
@@ -73,6 +92,8 @@ Flow For::execute(Interpreter& interpreter) const {
     if (flow == Flow::kBreak) break;
     completed = completed || flow == Flow::kNext;
   }
+  // It stays until the template ends.
+  if (end.held()) interpreter.charge(8);
   if (completed || parts.otherwise.empty()) return Flow::kNext;
   const ScopeGuard guard(interpreter, interpreter.inner_scope());
   return interpreter.execute(parts.otherwise);

@@ -46,12 +46,15 @@ bool is_callable(const Value& value) {
 template <bool (*kTest)(std::string_view)>
 bool of_text(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "a test", {});
-  return kTest(to_text(interpreter, value));
+  const std::string text = to_text(interpreter, value);
+  interpreter.charge(static_cast<std::int64_t>(text.size()) / kCasedBytesPerStep);
+  return kTest(text);
 }
 
 bool rest_is(Interpreter& interpreter, const Value& value, std::int64_t divisor,
              std::int64_t rest) {
-  return equal(arithmetic(interpreter, "%", value, Value::integer(divisor)), Value::integer(rest));
+  return equal(interpreter.meter(), arithmetic(interpreter, "%", value, Value::integer(divisor)),
+               Value::integer(rest));
 }
 
 bool odd(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
@@ -66,7 +69,8 @@ bool even(Interpreter& interpreter, const Value& value, const Arguments& argumen
 
 bool divisible_by(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "divisibleby", {"num"}, 1);
-  return equal(arithmetic(interpreter, "%", value, parameters.at(0)), Value::integer(0));
+  return equal(interpreter.meter(), arithmetic(interpreter, "%", value, parameters.at(0)),
+               Value::integer(0));
 }
 
 constexpr std::array<std::string_view, 6> kSigns = {"==", "!=", "<", "<=", ">", ">="};
@@ -90,13 +94,13 @@ bool same_as(Interpreter& interpreter, const Value& value, const Arguments& argu
   return value.type_name() == other.type_name() && compare(interpreter, "==", value, other);
 }
 
-bool names_filter(Interpreter&, const Value& value, const Arguments&) {
-  check_hashable(value);
+bool names_filter(Interpreter& interpreter, const Value& value, const Arguments&) {
+  check_hashable(interpreter.meter(), value);
   return value.as_text() && is_filter(value.as_text()->bytes);
 }
 
-bool names_test(Interpreter&, const Value& value, const Arguments&) {
-  check_hashable(value);
+bool names_test(Interpreter& interpreter, const Value& value, const Arguments&) {
+  check_hashable(interpreter.meter(), value);
   return value.as_text() && is_test(value.as_text()->bytes);
 }
 

@@ -24,6 +24,7 @@ template <std::string (*kMap)(std::string_view)>
 Value mapped(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "a filter of text", {});
   const Value text = soft_text(interpreter, value);
+  interpreter.charge(text.bytes() / kCasedBytesPerStep);
   return Value::text(kMap(text.as_text()->bytes), text.as_text()->markup);
 }
 
@@ -52,7 +53,7 @@ Value join(Interpreter& interpreter, const Value& value, const Arguments& argume
   std::string out;
   bool first = true;
   for (Value item; next(item); first = false) {
-    if (parameters.has(1)) item = attribute_path(item, parameters.at(1));
+    if (parameters.has(1)) item = attribute_path(interpreter, item, parameters.at(1));
     if (!first) out += separator;
     out += to_text(interpreter, item);
     interpreter.charge(1);
@@ -76,16 +77,19 @@ Value indent(Interpreter& interpreter, const Value& value, const Arguments& argu
   }
   const bool blank = parameters.truth_or(2, false);
   const std::string text = value.as_text()->bytes + "\n";
-  const auto lines = split_lines(text, false);
-  interpreter.charge(static_cast<std::int64_t>(lines.size()));
-  const auto added = static_cast<std::int64_t>(prefix.size() * lines.size());
+  std::int64_t lines = 0;
+  split_lines(text, false, [&](std::string_view) { ++lines; });
+  interpreter.charge(lines);
+  const auto added = static_cast<std::int64_t>(prefix.size()) * lines;
   interpreter.check_bytes(added + value.bytes());
   std::string out = parameters.truth_or(1, false) ? prefix : "";
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += '\n';
-    if (i > 0 && (blank || !lines[i].empty())) out += prefix;
-    out += lines[i];
-  }
+  bool first = true;
+  split_lines(text, false, [&](std::string_view line) {
+    if (!first) out += '\n';
+    if (!first && (blank || !line.empty())) out += prefix;
+    out += line;
+    first = false;
+  });
   return Value::text(std::move(out), value.as_text()->markup);
 }
 
@@ -124,7 +128,7 @@ Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
   check_value(value.as_text(), "truncate() needs a str, not ", value.type_name());
   std::string_view kept(value.as_text()->bytes);
   kept = kept.substr(0, offset_of(kept, length - count_code_points(end)));
-  if (!parameters.truth_or(1, false)) kept = split(kept, " ", 1, true).front();
+  if (!parameters.truth_or(1, false)) kept = kept.substr(0, kept.rfind(' '));
   return Value::text(std::string(kept) + end);
 }
 
@@ -136,12 +140,12 @@ Value safe(Interpreter& interpreter, const Value& value, const Arguments& argume
 Value escape(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "escape", {});
   if (value.as_text() && value.as_text()->markup) return value;
-  return Value::text(escape_html(to_text(interpreter, value)), true);
+  return Value::text(escape_html(interpreter, to_text(interpreter, value)), true);
 }
 
 Value force_escape(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "forceescape", {});
-  return Value::text(escape_html(to_text(interpreter, value)), true);
+  return Value::text(escape_html(interpreter, to_text(interpreter, value)), true);
 }
 
 Value string(Interpreter& interpreter, const Value& value, const Arguments& arguments) {

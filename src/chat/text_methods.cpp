@@ -23,21 +23,26 @@ Value like(const Value& self, std::string bytes) {
   return Value::text(std::move(bytes), self_text(self).markup);
 }
 
-Value list_like(const Value& self, const std::vector<Bytes>& parts, bool tuple = false) {
-  std::vector<Value> items;
-  for (const auto part : parts) items.push_back(like(self, std::string(part)));
-  return tuple ? Value::tuple(std::move(items)) : Value::list(std::move(items));
+// Collects the parts of a text.
+PartTaker into(Collector& collector, const Value& self) {
+  return [&](Bytes part) { collector.add(like(self, std::string(part))); };
+}
+
+void charge_characters(Interpreter& interpreter, const Value& self) {
+  interpreter.charge(self.bytes() / kCasedBytesPerStep);
 }
 
 template <std::string (*kMap)(Bytes)>
-Value mapped(Interpreter&, const Value& self, const Arguments& arguments) {
+Value mapped(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "a method of str", {});
+  charge_characters(interpreter, self);
   return like(self, kMap(self_text(self).bytes));
 }
 
 template <bool (*kTest)(Bytes)>
-Value tested(Interpreter&, const Value& self, const Arguments& arguments) {
+Value tested(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "a method of str", {});
+  charge_characters(interpreter, self);
   return Value::boolean(kTest(self_text(self).bytes));
 }
 
@@ -59,23 +64,24 @@ Value splitted(Interpreter& interpreter, const Value& self, const Arguments& arg
   const Parameters parameters(arguments, "split", {"sep", "maxsplit"});
   const Bytes text = self_text(self).bytes;
   const auto limit = parameters.integer_or(1, -1);
-  std::vector<Bytes> parts;
+  Collector collector(interpreter);
   if (parameters.has(0)) {
     const Bytes separator = parameters.text(0).bytes;
     check_value(!separator.empty(), "split(): the separator is empty");
-    parts = split(text, separator, limit, kFromRight);
+    split(text, separator, limit, kFromRight, into(collector, self));
   } else {
-    parts = split_at_space(text, limit, kFromRight);
+    split_at_space(text, limit, kFromRight, into(collector, self));
   }
-  interpreter.charge(static_cast<std::int64_t>(parts.size()));
-  return list_like(self, parts);
+  auto parts = collector.take();
+  if (kFromRight) std::reverse(parts.begin(), parts.end());
+  return Value::list(std::move(parts));
 }
 
 Value splitlines(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "splitlines", {"keepends"});
-  const auto lines = split_lines(self_text(self).bytes, parameters.truth_or(0, false));
-  interpreter.charge(static_cast<std::int64_t>(lines.size()));
-  return list_like(self, lines);
+  Collector collector(interpreter);
+  split_lines(self_text(self).bytes, parameters.truth_or(0, false), into(collector, self));
+  return Value::list(collector.take());
 }
 
 template <bool kFromRight>
@@ -84,12 +90,13 @@ Value partition(Interpreter&, const Value& self, const Arguments& arguments) {
   const Bytes text = self_text(self).bytes;
   const Bytes separator = parameters.text(0).bytes;
   check_value(!separator.empty(), "partition(): the separator is empty");
-  const auto at = kFromRight ? text.rfind(separator) : text.find(separator);
-  if (at == Bytes::npos) {
-    if (kFromRight) return list_like(self, {"", "", text}, true);
-    return list_like(self, {text, "", ""}, true);
-  }
-  return list_like(self, {text.substr(0, at), separator, text.substr(at + separator.size())}, true);
+  const auto at = kFromRight ? find_last(text, separator) : find_first(text, separator);
+  const auto three = [&](Bytes before, Bytes between, Bytes behind) {
+    return Value::tuple({like(self, std::string(before)), like(self, std::string(between)),
+                         like(self, std::string(behind))});
+  };
+  if (at == Bytes::npos) return kFromRight ? three("", "", text) : three(text, "", "");
+  return three(text.substr(0, at), separator, text.substr(at + separator.size()));
 }
 
 Value replaced(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
@@ -97,7 +104,8 @@ Value replaced(Interpreter& interpreter, const Value& self, const Arguments& arg
   const auto limit = parameters.integer_or(2, -1);
   const Text& text = self_text(self);
   const Text& to = parameters.text(1);
-  const std::string written = text.markup && !to.markup ? escape_html(to.bytes) : to.bytes;
+  const std::string written =
+      text.markup && !to.markup ? escape_html(interpreter, to.bytes) : to.bytes;
   return like(self, checked_replace(interpreter, text.bytes, parameters.text(0).bytes,
                                     {.to = written, .limit = limit}));
 }
@@ -111,7 +119,8 @@ Value joined(Interpreter& interpreter, const Value& self, const Arguments& argum
     const Text* text = item.as_text();
     check_value(text, "join(): item ", index, " is no str but ", item.type_name());
     if (index > 0) out += self_text(self).bytes;
-    out += self_text(self).markup && !text->markup ? escape_html(text->bytes) : text->bytes;
+    out += self_text(self).markup && !text->markup ? escape_html(interpreter, text->bytes)
+                                                   : text->bytes;
     interpreter.charge(1);
     interpreter.check_bytes(static_cast<std::int64_t>(out.size()));
   }
@@ -144,7 +153,7 @@ std::int64_t position(const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, "find", {"", "", ""}, 1);
   const auto [text, begin, valid] = window(self, parameters);
   const Bytes part = parameters.text(0).bytes;
-  const auto at = kFromRight ? text.rfind(part) : text.find(part);
+  const auto at = kFromRight ? find_last(text, part) : find_first(text, part);
   if (!valid || at == Bytes::npos) return -1;
   return begin + count_code_points(text.substr(0, at));
 }
@@ -168,7 +177,7 @@ Value counted(Interpreter&, const Value& self, const Arguments& arguments) {
 }
 
 template <bool kAtEnd>
-Value affixed(Interpreter&, const Value& self, const Arguments& arguments) {
+Value affixed(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Parameters parameters(arguments, kAtEnd ? "endswith" : "startswith", {"", "", ""}, 1);
   const auto range = window(self, parameters);
   const auto fits = [&](const Text& affix) {
@@ -178,6 +187,7 @@ Value affixed(Interpreter&, const Value& self, const Arguments& arguments) {
   const List* several = parameters.at(0).as_list();
   if (!several || !several->tuple) return Value::boolean(fits(parameters.text(0)));
   for (const Value& affix : several->items) {
+    interpreter.charge(1 + (affix.as_text() ? std::min(affix.cost(), self.cost()) : 0));
     check_value(affix.as_text(), "startswith() and endswith() need a str or a tuple of str");
     if (fits(*affix.as_text())) return Value::boolean(true);
   }
@@ -208,7 +218,7 @@ Value zero_filled(Interpreter& interpreter, const Value& self, const Arguments& 
   const Text& text = self_text(self);
   const bool sign = text.bytes.starts_with('-') || text.bytes.starts_with('+');
   const auto rest = Value::text(text.bytes.substr(sign ? 1 : 0));
-  const auto width = parameters.integer(0) - (sign ? 1 : 0);
+  const auto width = std::max<std::int64_t>(parameters.integer(0), 1) - (sign ? 1 : 0);
   return like(self, text.bytes.substr(0, sign ? 1 : 0) +
                         pad(interpreter, *rest.as_text(),
                             {.fill = "0", .width = width, .place = Place::kRight}));

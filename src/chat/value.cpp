@@ -5,6 +5,7 @@
 
 #include "chat/code_points.h"
 #include "chat/loop.h"
+#include "chat/meter.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail::jinja {
@@ -30,27 +31,48 @@ Value make_list(std::vector<Value> items, bool tuple) {
 }
 
 // Identity first, as Python compares elements: a NaN is found in its list.
-bool same(const Value& left, const Value& right) {
+bool same(Meter& meter, const Value& left, const Value& right) {
   const auto* text = left.as_text();
   if (text && text == right.as_text()) return true;
   const auto* list = left.as_list();
   if (list && list == right.as_list()) return true;
   const auto* dict = left.as_dict();
   if (dict && dict == right.as_dict()) return true;
-  return equal(left, right);
+  return equal(meter, left, right);
 }
 
-bool equal_lists(const List& left, const List& right) {
-  return left.tuple == right.tuple && left.items.size() == right.items.size() &&
-         std::equal(left.items.begin(), left.items.end(), right.items.begin(), same);
+bool equal_texts(Meter& meter, std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  meter.charge_bytes(left.size());
+  return left == right;
 }
 
-bool equal_dicts(const Dict& left, const Dict& right) {
+bool equal_lists(Meter& meter, const List& left, const List& right) {
+  if (left.tuple != right.tuple || left.items.size() != right.items.size()) return false;
+  meter.charge_elements(left.items.size());
+  return std::equal(left.items.begin(), left.items.end(), right.items.begin(),
+                    [&](const Value& a, const Value& b) { return same(meter, a, b); });
+}
+
+bool equal_dicts(Meter& meter, const Dict& left, const Dict& right) {
   if (left.entries.size() != right.entries.size()) return false;
   return std::all_of(left.entries.begin(), left.entries.end(), [&](const auto& entry) {
-    const Value* other = right.find(entry.first);
-    return other && same(entry.second, *other);
+    const Value* other = right.find(meter, entry.first);
+    return other && same(meter, entry.second, *other);
   });
+}
+
+// Where a key stands; the number of entries if it does not.
+template <typename Entries>
+std::size_t place_of(Meter& meter, const Entries& entries, const Value& key) {
+  meter.charge_elements(entries.size());
+  const auto* text = key.as_text();
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
+    const auto* other = entry.first.as_text();
+    if (text && other) return equal_texts(meter, text->bytes, other->bytes);
+    return !text && !other && same(meter, entry.first, key);
+  });
+  return static_cast<std::size_t>(found - entries.begin());
 }
 
 bool equal_ranges(const Range& left, const Range& right) {
@@ -106,8 +128,16 @@ Value Value::view(std::shared_ptr<const Dict> dict, DictView::Part part) {
   return Value(Data(std::shared_ptr<const DictView>(std::move(view))));
 }
 
-Value Value::generator(Next next, const Value& source) {
-  return Value(Data(std::make_shared<Generator>(Generator{std::move(next), source.depth() + 1})));
+Value Value::generator(Interpreter& interpreter, Next next, int depth_below) {
+  return Value(
+      Data(std::make_shared<Generator>(Generator{interpreter, std::move(next), depth_below + 1})));
+}
+
+int Arguments::depth() const {
+  int deepest = 0;
+  for (const auto& value : positional) deepest = std::max(deepest, value.depth());
+  for (const auto& [name, value] : named) deepest = std::max(deepest, value.depth());
+  return deepest;
 }
 
 Value Value::callable(std::shared_ptr<const Callable> callable) {
@@ -189,15 +219,12 @@ const Value* Dict::find(std::string_view key) const {
   return nullptr;
 }
 
-const Value* Dict::find(const Value& key) const {
-  if (const Text* text = key.as_text()) return find(std::string_view(text->bytes));
-  for (const auto& [name, value] : entries) {
-    if (same(name, key)) return &value;
-  }
-  return nullptr;
+const Value* Dict::find(Meter& meter, const Value& key) const {
+  const auto place = place_of(meter, entries, key);
+  return place == entries.size() ? nullptr : &entries[place].second;
 }
 
-bool equal(const Value& left, const Value& right) {
+bool equal(Meter& meter, const Value& left, const Value& right) {
   if (left.is_undefined() || left.is_none()) {
     return left.is_none() ? right.is_none() : right.is_undefined();
   }
@@ -207,9 +234,15 @@ bool equal(const Value& left, const Value& right) {
   const auto x = left.as_number();
   const auto y = right.as_number();
   if (x && y) return *x == *y;
-  if (left.as_text() && right.as_text()) return left.as_text()->bytes == right.as_text()->bytes;
-  if (left.as_list() && right.as_list()) return equal_lists(*left.as_list(), *right.as_list());
-  if (left.as_dict() && right.as_dict()) return equal_dicts(*left.as_dict(), *right.as_dict());
+  if (left.as_text() && right.as_text()) {
+    return equal_texts(meter, left.as_text()->bytes, right.as_text()->bytes);
+  }
+  if (left.as_list() && right.as_list()) {
+    return equal_lists(meter, *left.as_list(), *right.as_list());
+  }
+  if (left.as_dict() && right.as_dict()) {
+    return equal_dicts(meter, *left.as_dict(), *right.as_dict());
+  }
   if (left.as_range() && right.as_range()) {
     return equal_ranges(*left.as_range(), *right.as_range());
   }
@@ -220,7 +253,7 @@ bool equal(const Value& left, const Value& right) {
          same_object<std::shared_ptr<Loop>>(left, right);
 }
 
-bool less(const Value& left, const Value& right, std::string_view sign) {
+bool less(Meter& meter, const Value& left, const Value& right, std::string_view sign) {
   check_defined(left);
   check_defined(right);
   const auto a = left.as_integer();
@@ -230,7 +263,10 @@ bool less(const Value& left, const Value& right, std::string_view sign) {
   const auto y = right.as_number();
   if (x && y) return *x < *y;
   // The order of UTF-8 bytes is that of code points.
-  if (left.as_text() && right.as_text()) return left.as_text()->bytes < right.as_text()->bytes;
+  if (left.as_text() && right.as_text()) {
+    meter.charge(std::min(left.cost(), right.cost()));
+    return left.as_text()->bytes < right.as_text()->bytes;
+  }
   const List* first = left.as_list();
   const List* second = right.as_list();
   // a > b is asked as b < a.
@@ -239,34 +275,37 @@ bool less(const Value& left, const Value& right, std::string_view sign) {
               "' is not supported between '", (swapped ? right : left).type_name(), "' and '",
               (swapped ? left : right).type_name(), "'");
   const auto common = std::min(first->items.size(), second->items.size());
+  meter.charge_elements(common);
   for (std::size_t i = 0; i < common; ++i) {
-    if (!same(first->items[i], second->items[i])) {
-      return less(first->items[i], second->items[i], sign);
+    if (!same(meter, first->items[i], second->items[i])) {
+      return less(meter, first->items[i], second->items[i], sign);
     }
   }
   return first->items.size() < second->items.size();
 }
 
-bool hashable(const Value& value) {
+bool hashable(Meter& meter, const Value& value) {
   if (const auto* list = value.as_list()) {
-    return list->tuple && std::all_of(list->items.begin(), list->items.end(), hashable);
+    if (!list->tuple) return false;
+    meter.charge_elements(list->items.size());
+    return std::all_of(list->items.begin(), list->items.end(),
+                       [&](const Value& item) { return hashable(meter, item); });
   }
   const auto* view = value.as_view();
   return !value.as_dict() && (!view || view->part == DictView::Part::kValues);
 }
 
-void check_hashable(const Value& value) {
-  check_value(hashable(value), "unhashable type: '", value.type_name(), "'");
+void check_hashable(Meter& meter, const Value& value) {
+  check_value(hashable(meter, value), "unhashable type: '", value.type_name(), "'");
 }
 
-void put(std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
-  for (auto& entry : entries) {
-    if (same(entry.first, key)) {
-      entry.second = std::move(value);
-      return;
-    }
+void put(Meter& meter, std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
+  const auto place = place_of(meter, entries, key);
+  if (place < entries.size()) {
+    entries[place].second = std::move(value);
+  } else {
+    entries.emplace_back(std::move(key), std::move(value));
   }
-  entries.emplace_back(std::move(key), std::move(value));
 }
 
 Value view_element(const std::pair<Value, Value>& entry, DictView::Part part) {
@@ -276,7 +315,10 @@ Value view_element(const std::pair<Value, Value>& entry, DictView::Part part) {
 }
 
 Value range_element(const Range& range, std::int64_t index) {
-  return Value::integer(range.start + index * range.step);
+  // A long step times the index may exceed 64 bits on the way.
+  const auto offset = static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(range.step);
+  return Value::integer(
+      static_cast<std::int64_t>(static_cast<std::uint64_t>(range.start) + offset));
 }
 
 bool iterable(const Value& value) {
@@ -285,7 +327,7 @@ bool iterable(const Value& value) {
 
 Next iterate(const Value& value) {
   if (const auto* generator = value.get<std::shared_ptr<Generator>>()) {
-    return [held = *generator](Value& out) { return held->next(out); };
+    return [held = *generator](Value& out) { return held->draw(out); };
   }
   if (const auto* text = value.get<std::shared_ptr<const Text>>()) {
     return [held = *text, at = std::size_t{0}](Value& out) mutable {
@@ -317,16 +359,19 @@ Next iterate(const Value& value) {
   };
 }
 
-std::vector<Value> to_vector(const Value& value) {
-  if (const List* list = value.as_list()) return list->items;
-  std::vector<Value> items;
-  const Next next = iterate(value);
-  for (Value item; next(item);) items.push_back(item);
-  return items;
-}
-
 void check_defined(const Value& value) {
   if (const auto* undefined = value.get<Undefined>()) throw ValueError(*undefined->message);
+}
+
+std::string shortened(std::string_view name) {
+  constexpr std::size_t kLongest = 200;
+  if (name.size() <= kLongest) return std::string(name);
+  const auto character_begins = [&](std::size_t at) {
+    while ((static_cast<unsigned char>(name[at]) & 0xC0) == 0x80) --at;
+    return at;
+  };
+  return c10::str(name.substr(0, character_begins(kLongest / 2)), "[...]",
+                  name.substr(character_begins(name.size() - kLongest / 2)));
 }
 
 std::string described(const Value& value) {

@@ -16,7 +16,9 @@ namespace kvcache::detail::jinja {
 
 class Value;
 class Interpreter;
+class Meter;
 struct Loop;
+struct Namespace;
 
 // Yields the next element into its argument; false at the end. What Python calls an iterator.
 using Next = std::function<bool(Value&)>;
@@ -54,17 +56,21 @@ struct DictView {
 
 // An iterator as a value: it is true, has no length, and ends for good.
 struct Generator {
-  Next next;
-  int depth = 1;  // of what it draws from, and one more
-};
+  // As Next. Throws ValueError where it is asked while it runs.
+  bool draw(Value& element);
 
-struct Namespace {
-  std::vector<std::pair<std::string, Value>> members;
+  Interpreter& interpreter;
+  Next next;
+  int depth = 1;  // of what it holds, and one more
+  bool running = false;
 };
 
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
+
+  // The largest Value::depth() among them.
+  int depth() const;
 };
 
 class Callable {
@@ -98,8 +104,8 @@ class Value {
   // Keys must differ.
   static Value dict(std::vector<std::pair<Value, Value>> entries);
   static Value view(std::shared_ptr<const Dict> dict, DictView::Part part);
-  // Draws from `source`.
-  static Value generator(Next next, const Value& source);
+  // `depth_below`: the largest depth() among what `next` holds.
+  static Value generator(Interpreter& interpreter, Next next, int depth_below);
   static Value callable(std::shared_ptr<const Callable> callable);
 
   template <typename T>
@@ -157,33 +163,36 @@ struct Dict {
   int depth = 1;
   std::int64_t bytes = 0;
 
+  // The value of that key; null if there is none.
   const Value* find(std::string_view key) const;
-  const Value* find(const Value& key) const;
+  const Value* find(Meter& meter, const Value& key) const;
 };
 
-// Python's ==. Never throws.
-bool equal(const Value& left, const Value& right);
+// What follows looks at as much of values as it has to, and counts that.
+
+// Python's ==.
+bool equal(Meter& meter, const Value& left, const Value& right);
 // Python's <. Throws ValueError where Python refuses to order the two; `sign` is the operator for
 // its message.
-bool less(const Value& left, const Value& right, std::string_view sign = "<");
+bool less(Meter& meter, const Value& left, const Value& right, std::string_view sign = "<");
 // What can be a dict's key.
-bool hashable(const Value& value);
+bool hashable(Meter& meter, const Value& value);
 // Throws ValueError with Python's message about what is not hashable.
-void check_hashable(const Value& value);
+void check_hashable(Meter& meter, const Value& value);
 // Puts a key into entries as Python's dict does: the first key stays, the last value counts.
-void put(std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
+void put(Meter& meter, std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
 
 // The elements. Throws ValueError where the value is not iterable.
 Next iterate(const Value& value);
 bool iterable(const Value& value);
-// All of them. A generator is used up.
-std::vector<Value> to_vector(const Value& value);
 // The part of a dict's entry that a view shows.
 Value view_element(const std::pair<Value, Value>& entry, DictView::Part part);
 Value range_element(const Range& range, std::int64_t index);
 
 // Throws ValueError with the message of an undefined value, if it is one.
 void check_defined(const Value& value);
+// A name for a message, its middle left out if it is long.
+std::string shortened(std::string_view name);
 // How messages call a value: 'dict object', 'None'.
 std::string described(const Value& value);
 

@@ -31,13 +31,13 @@ Value absolute(Interpreter&, const Value& value, const Arguments& arguments) {
   return Value::real(std::abs(*value.as_number()));
 }
 
-Value attribute(Interpreter&, const Value& value, const Arguments& arguments) {
+Value attribute(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "attr", {"name"}, 1);
   // Only members, no keys of dicts.
   const Value empty = value.as_dict() ? Value::dict({}) : value;
   return value.as_dict() && !method(value, parameters.text(0).bytes)
-             ? member(empty, parameters.text(0).bytes)
-             : member(value, parameters.text(0).bytes);
+             ? member(interpreter, empty, parameters.text(0).bytes)
+             : member(interpreter, value, parameters.text(0).bytes);
 }
 
 Value default_value(Interpreter&, const Value& value, const Arguments& arguments) {
@@ -133,12 +133,14 @@ Value urlencode(Interpreter& interpreter, const Value& value, const Arguments& a
                                                     DictView::Part::kItems)
                                       : value;
   std::string out;
-  for (const Value& pair : to_vector(pairs)) {
-    const auto parts = to_vector(pair);
+  const Next next = iterate(pairs);
+  for (Value pair; next(pair);) {
+    const auto parts = to_vector(interpreter, pair);
     check_value(parts.size() == 2, "urlencode: expected pairs");
     if (!out.empty()) out += '&';
     out += url_quoted(to_text(interpreter, parts[0]), true) + "=" +
            url_quoted(to_text(interpreter, parts[1]), true);
+    interpreter.check_size(static_cast<std::int64_t>(out.size()));
   }
   return Value::text(std::move(out));
 }

@@ -64,7 +64,7 @@ class ChatTemplates;
 // Differs from Transformers on purpose: integers of more than 64 bits are refused; `{% include %}`,
 // `{% import %}`, `{% extends %}`, `{% block %}` and recursive loops are refused; a macro cannot be
 // called outside the block it was made in; special tokens are those that the checkpoint's files
-// name, without defaults of a tokenizer's class.
+// name, without defaults of a tokenizer's class. A template has at most 2 MiB, a name 1000 bytes.
 class ChatTemplate {
  public:
   // Names of special tokens and their text: {"bos_token", "<s>"}.

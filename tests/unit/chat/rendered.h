@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kvcache/chat/chat_template.h"
+#include "kvcache/core/errors.h"
 
 namespace kvcache {
 
@@ -16,6 +17,16 @@ inline std::string rendered(std::string_view source, std::string variables = {},
   options.limits = limits;
   const ChatMessage message{"user", "Hi", {}};
   return ChatTemplate::from_string(source).render({&message, 1}, options);
+}
+
+// The message of the ValueError that the template ends in, or the beginning of its text.
+inline std::string outcome(std::string_view source, ChatTemplateLimits limits = {},
+                           std::string variables = {}) {
+  try {
+    return "rendered: " + rendered(source, std::move(variables), limits).substr(0, 200);
+  } catch (const ValueError& error) {
+    return error.what();
+  }
 }
 
 }  // namespace kvcache

@@ -38,6 +38,37 @@ TEST(ChatTextTest, CasesAreUnicodes) {
             "True False True True True");
 }
 
+TEST(ChatTextTest, LongPartsAreFoundFromBothSides) {
+  const auto of = [](std::string_view expression) {
+    return rendered("{% set t = 'ab' * 20 ~ 'c' %}{{ " + std::string(expression) + " }}");
+  };
+  EXPECT_EQ(of("t.split('ab' * 9)"), "['', '', 'ababc']");
+  EXPECT_EQ(of("t.rsplit('ab' * 9)"), "['abab', '', 'c']");
+  EXPECT_EQ(of("t.rsplit('ab' * 9, 1)"), "['ababababababababababab', 'c']");
+  EXPECT_EQ(of("t.rpartition('ba' * 9)"), "('ababababababababababa', 'bababababababababa', 'bc')");
+  EXPECT_EQ(of("t.rfind('ab' * 9)"), "22");
+  EXPECT_EQ(of("t.find('ba' * 9)"), "1");
+  EXPECT_EQ(of("t.rfind('aa' * 9)"), "-1");
+  EXPECT_EQ(of("t.count('ab' * 9)"), "2");
+  EXPECT_EQ(of("t.replace('ab' * 9, '-')"), "--ababc");
+  EXPECT_EQ(of("t.replace('ab' * 9, '-', 1)"), "-abababababababababababc");
+  EXPECT_EQ(of("['abc'.rfind(''), ''.find(''), ''.rfind('ab'), ''.find('ab')]"), "[3, 0, -1, -1]");
+  EXPECT_EQ(of("'a,b,c'.rsplit(',', 1) ~ 'a,b,c'.split(',', 0)"), "['a,b', 'c']['a,b,c']");
+  EXPECT_EQ(of("'ää1ä'.strip('abcdefghijklmnopqrstuvwxyzä')"), "1");
+}
+
+TEST(ChatTextTest, PartsAndEndsOfTexts) {
+  EXPECT_EQ(rendered("{{ 'aäbö€c'[4:0:-2] }} {{ 'aäbö€c'[1::2] }} {{ 'aäbö€c'[-3:-1] }} "
+                     "{{ 'abc'[5:] }} {{ 'abc'[::-1] }} {{ [1, 2, 3, 4][::-3] }}"),
+            "€b äöc ö€  cba [4, 1]");
+  EXPECT_EQ(
+      rendered("{{ 'aäb€' | reverse }} {{ 'aäb€' | last }} {{ {'a': 1, 'b': 2} | last }} "
+               "{{ range(5) | last }} {{ {'a': 1}.items() | last }} {{ '' | last is defined }}"),
+      "€bäa € b 4 ('a', 1) False");
+  EXPECT_EQ(rendered("{{ 'a\n\nb' | indent(2, true, true) }}|{{ 'a\n\nb\n' | indent }}"),
+            "  a\n  \n  b|a\n\n    b\n");
+}
+
 TEST(ChatTextTest, PercentFormats) {
   EXPECT_EQ(rendered("{{ '%s|%5s|%-5s|%r' % ('a', 'é', 'b', 'c') }}"), "a|    é|b    |'c'");
   EXPECT_EQ(
