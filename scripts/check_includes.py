@@ -45,6 +45,7 @@ EXTRA_FOLDERS = {
     "cache/cache_file_section.h": ("io",),
     "cache/cache_file_section.cpp": ("io",),
     "generation/generation_config_json.cpp": ("io",),
+    "generation/check_cache.cpp": ("io",),
 }
 
 # The header that includes everything; it lies beside the folders.

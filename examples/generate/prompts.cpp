@@ -54,18 +54,25 @@ at::Tensor read_rows(const json& object, const char* name, const std::string& so
           {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows.front().size())});
 }
 
-// The parser alone would keep the last of two fields of one name.
+// The parser alone would keep the last of two fields of one name, and take in any nesting, at which
+// what walks or shows a value would run out of stack.
 json parse_token_file(const std::filesystem::path& path) {
+  using Event = json::parse_event_t;
+  constexpr int kListsWithin = 3;  // the object, a field's list, a row
   std::set<std::string> names;
-  const auto once = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::key && depth == 1) {
+  const auto expected = [&](int depth, Event event, json& parsed) {
+    check_value(event != Event::array_start || depth < kListsWithin, path.string(),
+                " must hold lists of rows of integers, but a row holds a list");
+    check_value(event != Event::object_start || depth == 0, path.string(),
+                " must hold lists of rows of integers, but holds an object within its own");
+    if (event == Event::key && depth == 1) {
       const auto& name = parsed.get_ref<const std::string&>();
       check_value(names.insert(name).second, path.string(), " has the field ", name, " twice");
     }
     return true;
   };
   try {
-    return json::parse(kvcache::read_text_file(path), once);
+    return json::parse(kvcache::read_text_file(path), expected);
   } catch (const json::exception& error) {
     throw ValueError(fmt::format("{} is not valid JSON: {}", path.string(), error.what()));
   }
@@ -122,7 +129,7 @@ TokenBatch read_token_file(const std::filesystem::path& path) {
                 " has a field that is neither input_ids nor attention_mask: ", name);
   }
   TokenBatch batch{.ids = read_rows(object, "input_ids", path.string()), .mask = {}};
-  if (!object.value("attention_mask", json()).is_null()) {
+  if (const auto mask = object.find("attention_mask"); mask != object.end() && !mask->is_null()) {
     batch.mask = read_rows(object, "attention_mask", path.string());
   }
   return batch;

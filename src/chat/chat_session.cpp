@@ -7,6 +7,8 @@
 #include <chrono>
 #include <span>
 
+#include "cache/cache_file_section.h"
+#include "chat/conversation.h"
 #include "chat/literal_text.h"
 #include "chat/message_file.h"
 #include "generation/draft_recording.h"
@@ -43,6 +45,29 @@ void check_options(const ChatSessionOptions& options) {
               "continue_final_message out of its rendering");
 }
 
+void check_session_cache(const Cache& cache) {
+  check_value(cache.kind() != "encoder_decoder",
+              "a chat session's model has no encoder, but the "
+              "cache is of kind ",
+              cache.kind(), "; pass another kind of cache");
+  check_value(cache.batch_size() <= 1, "a chat session's cache has one row, but this one has ",
+              cache.batch_size());
+  check_value(cache.history().known(),
+              "the cache does not know which tokens it holds (it was fed by update()), so no "
+              "conversation can be compared with them; reset it, or pass one that a model fed");
+}
+
+// The same of a file, before it is loaded.
+void check_session_cache(const std::filesystem::path& path) {
+  const auto file = detail::CacheFileSection::open(path);
+  if (file.text("kind") == "encoder_decoder") return;  // load_cache() says that it does not fit
+  check_value(file.integer("batch") <= 1, file.name(), " holds a cache of ", file.integer("batch"),
+              " rows, but a chat session's has one; give a file that ChatSession::save() wrote");
+  check_value(file.integer("known") == file.integer("seen"), file.name(),
+              " does not say which tokens it holds, so no conversation can be compared with them; "
+              "give a file that ChatSession::save() wrote");
+}
+
 }  // namespace
 
 ChatSession::ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplate chat_template,
@@ -59,8 +84,12 @@ ChatSession::ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplat
   options_.generation.max_cache_len.reset();
   if (cache_ == nullptr) cache_ = std::make_unique<DynamicCache>(model.config());
   cache_->check_fits(model.config().layer_specs(), model.dtype());
-  check_value(cache_->batch_size() <= 1, "a chat session's cache has one row, but this one has ",
-              cache_->batch_size());
+  check_session_cache(*cache_);
+}
+
+void ChatSession::add(ChatMessage message) {
+  detail::check_message(message, messages_.size());
+  messages_.push_back(std::move(message));
 }
 
 ChatReply ChatSession::reply(const ChatReplyOptions& options) {
@@ -70,7 +99,7 @@ ChatReply ChatSession::reply(const ChatReplyOptions& options) {
 }
 
 ChatReply ChatSession::send(std::string text, const ChatReplyOptions& options) {
-  messages_.push_back({.role = "user", .content = std::move(text)});
+  add({.role = "user", .content = std::move(text)});
   try {
     return reply(options);
   } catch (...) {
@@ -95,18 +124,22 @@ ChatReply ChatSession::regenerate(const ChatReplyOptions& options) {
 void ChatSession::edit(std::size_t index, std::string content) {
   check_value(index < messages_.size(), "there is no message ", index, " to edit: there are ",
               messages_.size());
+  ChatMessage edited{.role = messages_[index].role, .content = std::move(content)};
+  detail::check_message(edited, index);
   messages_.resize(index + 1);
-  messages_[index] = {.role = messages_[index].role, .content = std::move(content)};
+  messages_[index] = std::move(edited);
 }
 
 void ChatSession::save(const std::filesystem::path& folder) {
+  const std::string messages = detail::text_of(messages_);
   detail::make_folder(folder);
   save_cache(*cache_, folder / kCacheFile, {.fingerprint = model_.fingerprint()});
-  detail::write_messages(messages_, folder / kMessagesFile);
+  detail::write_messages(messages, folder / kMessagesFile);
 }
 
 void ChatSession::load(const std::filesystem::path& folder) {
   std::vector<ChatMessage> messages = detail::read_messages(folder / kMessagesFile);
+  check_session_cache(folder / kCacheFile);
   load_cache(
       *cache_, folder / kCacheFile,
       {.fingerprint = model_.fingerprint(), .dtype = model_.dtype(), .devices = {model_.device()}});
@@ -190,16 +223,20 @@ ChatReply::Reuse ChatSession::go_back(const Ids& prompt) {
 void ChatSession::mark(const Ids& prompt) {
   if (!any_forgets(model_.config().layer_specs())) return;
   const std::span beginning = std::span(prompt).first(prompt.size() - 1);
-  const auto seen = static_cast<std::size_t>(cache_->history().seen());
-  if (seen < beginning.size()) {
+  if (beginning.empty()) return;
+  // go_back() has left marks of this prompt alone, so that one of its length is this one.
+  if (!marks_.empty() && marks_.back().ids.size() == beginning.size()) return;
+  const auto most = static_cast<std::size_t>(
+      options_.generation.prefill_chunk_size.value_or(static_cast<std::int64_t>(prompt.size())));
+  for (auto seen = static_cast<std::size_t>(cache_->history().seen()); seen < beginning.size();) {
     const c10::InferenceMode no_gradients;
-    const ForwardInput input{.input_ids = row_of(beginning.subspan(seen)), .logits_to_keep = 1};
+    const auto piece = beginning.subspan(seen, std::min(most, beginning.size() - seen));
+    const ForwardInput input{.input_ids = row_of(piece), .logits_to_keep = 1};
     if (model_.needs_whole_text(input, *cache_)) return;  // generate() computes all of it anew
     model_.forward(input, cache_.get());
+    seen += piece.size();
   }
-  if (!beginning.empty()) {
-    marks_.push_back({Ids(beginning.begin(), beginning.end()), cache_->snapshot()});
-  }
+  marks_.push_back({Ids(beginning.begin(), beginning.end()), cache_->snapshot()});
   if (static_cast<std::int64_t>(marks_.size()) > options_.marks) marks_.erase(marks_.begin());
 }
 

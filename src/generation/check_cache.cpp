@@ -5,11 +5,15 @@
 
 #include "generation/cache_choice.h"
 #include "generation/config_checks.h"
+#include "io/strict_json.h"
 
 namespace kvcache::detail {
 namespace {
 
 using nlohmann::json;
+
+// No setting is a list or an object; no message may be longer than its parts are.
+constexpr int kMaxDepth = 16;
 
 // What a quantizing backend takes.
 struct Backend {
@@ -73,7 +77,7 @@ void check_cache(const GenerationConfig& config) {
               "\"; it can be \"dynamic\", \"static\", \"offloaded\", \"offloaded_static\" or "
               "\"quantized\"");
   const std::string text = config.cache_config.value_or("{}");
-  const json settings = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json settings = parse_strict_json(text, "cache_config must be a JSON object", kMaxDepth);
   check_value(settings.is_object(), "cache_config must be a JSON object, but is ", text);
   if (kind == "quantized") {
     check_quantized(settings);

@@ -74,16 +74,19 @@ class MinNewTokensLengthLogitsProcessor final : public LogitsProcessor {
 // stays. Its name in Transformers is ExponentialDecayLengthPenalty.
 class ExponentialDecayLengthPenaltyLogitsProcessor final : public LogitsProcessor {
  public:
-  // `input_ids_seq_length`: the prompt's columns, padding included. Throws ValueError for a start
-  // that is negative, a factor that is not finite or not above 0, or end tokens that are none or
-  // not of the vocabulary.
+  // `input_ids_seq_length`: the prompt's columns, padding included. Throws ValueError for a
+  // length or a start that is negative, a factor that is not finite or not above 0, or end tokens
+  // that are none or not of the vocabulary.
   ExponentialDecayLengthPenaltyLogitsProcessor(const ExponentialDecayLengthPenalty& penalty,
                                                const std::vector<std::int64_t>& eos_token_id,
                                                std::int64_t input_ids_seq_length,
                                                std::int64_t vocab_size)
-      : start_(input_ids_seq_length + penalty.start_index),
+      : prompt_length_(input_ids_seq_length),
+        start_index_(penalty.start_index),
         factor_(penalty.decay_factor),
         eos_("eos_token_id", eos_token_id, vocab_size) {
+    check_value(prompt_length_ >= 0, "input_ids_seq_length must not be negative, but is ",
+                prompt_length_);
     check_value(penalty.start_index >= 0,
                 "the start index of exponential_decay_length_penalty must not be negative, but is ",
                 penalty.start_index);
@@ -94,7 +97,7 @@ class ExponentialDecayLengthPenaltyLogitsProcessor final : public LogitsProcesso
 
   at::Tensor process(const TokenRows& text, const at::Tensor& scores) override {
     const at::Tensor& eos = eos_.ids(scores);
-    const std::int64_t past = text.length() - start_;
+    const std::int64_t past = text.length() - prompt_length_ - start_index_;
     if (past <= 0) return scores;
     const at::Tensor old = scores.index_select(1, eos);
     // Below the largest double, so that 0 times it stays 0.
@@ -105,7 +108,8 @@ class ExponentialDecayLengthPenaltyLogitsProcessor final : public LogitsProcesso
   }
 
  private:
-  std::int64_t start_;
+  std::int64_t prompt_length_;
+  std::int64_t start_index_;
   double factor_;
   detail::TokenSet eos_;
 };

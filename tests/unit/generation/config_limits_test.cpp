@@ -194,6 +194,12 @@ TEST(ConfigLimits, CacheSettingsAreThoseOfTheKind) {
               HasSubstr("cache_config has no field \"bits\"; the quantized cache takes backend"));
   EXPECT_THAT(invalid({.cache_config = R"({"nbits":4})"}),
               HasSubstr("has no use: the dynamic cache has no settings"));
+  EXPECT_THAT(quantized(R"({"nbits": 4, "nbits": 2})"), HasSubstr("\"nbits\" occurs twice"));
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const char* name : {"nbits", "backend", "q_group_size", "other"}) {
+    EXPECT_THAT(quantized(("{\"" + std::string(name) + "\": " + deep + "}").c_str()),
+                HasSubstr("cache_config must be a JSON object: JSON nested deeper than 16 levels"));
+  }
   EXPECT_THAT(invalid({.cache_config = "4"}), HasSubstr("cache_config must be a JSON object"));
   EXPECT_THAT(invalid({.cache_config = "{"}), HasSubstr("cache_config must be a JSON object"));
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "tests/support/processors.h"
@@ -66,6 +67,15 @@ TEST(ExponentialDecay, LeavesScoresThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(after[0][1].item<float>()));
 }
 
+TEST(ExponentialDecay, MayNeverSetIn) {
+  const TokenRows text{at::zeros({1, 5}, at::kLong)};
+  const at::Tensor scores = at::tensor({1.F, -2.F, 3.F}).unsqueeze(0);
+  for (const std::int64_t prompt : {0, 1, 5}) {
+    ExponentialDecayLengthPenaltyLogitsProcessor decay({INT64_MAX, 2}, {0, 1}, prompt, 3);
+    EXPECT_TRUE(decay.process(text, scores).equal(scores)) << prompt;
+  }
+}
+
 TEST(LengthProcessors, RefuseWhatCannotWork) {
   const auto decay = [](std::int64_t start, double factor) {
     return refusal<ValueError>([&] {
@@ -73,6 +83,10 @@ TEST(LengthProcessors, RefuseWhatCannotWork) {
     });
   };
   EXPECT_THAT(decay(-1, 2), HasSubstr("must not be negative, but is -1"));
+  EXPECT_THAT(refusal<ValueError>([] {
+                ExponentialDecayLengthPenaltyLogitsProcessor({1, 2}, kEos, -1, 5);
+              }),
+              HasSubstr("input_ids_seq_length must not be negative, but is -1"));
   EXPECT_THAT(decay(1, 0), HasSubstr("must be above 0, but is 0"));
   EXPECT_THAT(decay(1, NAN), HasSubstr("must be above 0, but is nan"));
   EXPECT_THAT(refusal<ValueError>([] { MinLengthLogitsProcessor(-1, kEos, 5); }),
