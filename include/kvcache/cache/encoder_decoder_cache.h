@@ -303,9 +303,10 @@ KVCACHE_INLINE std::unique_ptr<Cache> EncoderDecoderCache::concatenate(
   for (EncoderDecoderCache* pair : pairs) {
     crosses.push_back(pair->cross_->fork());
     crosses.back()->batch_repeat_interleave(pair->share() / common);
-    if (pair == this) continue;
-    selves.push_back(&*pair->self_);
-    others_crosses.push_back(crosses.back().get());
+  }
+  for (std::size_t i = 1; i < pairs.size(); ++i) {
+    selves.push_back(&*pairs[i]->self_);
+    others_crosses.push_back(crosses[i].get());
   }
   std::unique_ptr<Cache> self = self_->concatenate(selves);
   return std::make_unique<EncoderDecoderCache>(

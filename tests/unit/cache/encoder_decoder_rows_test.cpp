@@ -142,6 +142,17 @@ TEST(EncoderDecoderRows, JoinedCachesKeepTheirEncoderRows) {
   EXPECT_EQ(halves[1]->batch_size(), 1);
 }
 
+// As its rows once more, like a cache of one stack of layers.
+TEST(EncoderDecoderRows, ACacheJoinedWithItself) {
+  EncoderDecoderCache cache = two_layers();
+  run(cache, 2, 2, encoder_input(10, 3));
+  const auto joined = cache.concatenate({&cache, &cache});
+  auto& pair = dynamic_cast<EncoderDecoderCache&>(*joined);
+  EXPECT_EQ(pair.cross_attention_cache().batch_size(), 3);
+  EXPECT_THAT(pairs(pair), ElementsAre(std::pair(0, 10), std::pair(1, 10), std::pair(0, 10),
+                                       std::pair(1, 10), std::pair(0, 10), std::pair(1, 10)));
+}
+
 TEST(EncoderDecoderRows, MarksForksAndExpansion) {
   EncoderDecoderCache cache = two_layers();
   run(cache, 2, 1, encoder_input(10, 3));
