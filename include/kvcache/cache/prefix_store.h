@@ -36,6 +36,10 @@ class PrefixStore {
     check_value(max_bytes >= 0, "a prefix store of ", max_bytes, " bytes; it must be at least 0");
   }
 
+  ~PrefixStore() { remove_all(); }
+  PrefixStore(const PrefixStore&) = delete;
+  PrefixStore& operator=(const PrefixStore&) = delete;
+
   // Keeps a fork of a cache of one row. Returns whether it is there now: not where it alone is
   // larger than the store. Throws ValueError for several rows, padding, no tokens, and a cache with
   // an encoder's side, and RuntimeError for tokens that are not known.
@@ -82,7 +86,7 @@ class PrefixStore {
 
   void clear() {
     const std::lock_guard lock(mutex_);
-    root_ = Node();
+    remove_all();
     used_.clear();
     bytes_ = 0;
   }
@@ -183,6 +187,19 @@ class PrefixStore {
     }
   }
 
+  // Leaves before what they hang on, each as it is reached: a text of which every beginning is kept
+  // makes a tree as deep as it has tokens, whose nodes must not end within each other.
+  void remove_all() noexcept {
+    for (Node* node = &root_; node != &root_ || !node->children.empty();) {
+      if (!node->children.empty()) {
+        node = node->children.begin()->second.get();
+        continue;
+      }
+      node = node->parent;
+      node->children.erase(node->children.begin());  // the one that was come from
+    }
+  }
+
   // The entry that has most in common with `ids` as far as its cache can go back to it.
   Found best(std::span<const std::int64_t> ids) {
     Found found;
@@ -203,14 +220,18 @@ class PrefixStore {
   }
 
   // Looks below a node, whose texts all begin with the same `depth` tokens.
-  static void improve(Node& node, std::int64_t depth, Found& found) {
-    if (node.entry) {
-      const std::int64_t reusable = node.entry->cache->reusable_prefix(depth);
-      if (reusable > found.tokens) found = {&node, reusable};
-    }
-    for (auto& [token, child] : node.children) {
-      if (found.tokens == depth) return;
-      improve(*child, depth, found);
+  static void improve(Node& top, std::int64_t depth, Found& found) {
+    std::vector<Node*> waiting{&top};  // the next one last
+    while (!waiting.empty() && found.tokens < depth) {
+      Node* node = waiting.back();
+      waiting.pop_back();
+      if (node->entry) {
+        const std::int64_t reusable = node->entry->cache->reusable_prefix(depth);
+        if (reusable > found.tokens) found = {node, reusable};
+      }
+      for (auto child = node->children.rbegin(); child != node->children.rend(); ++child) {
+        waiting.push_back(child->second.get());
+      }
     }
   }
 

@@ -4,8 +4,12 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -187,6 +191,49 @@ TEST(PrefixStore, SeveralThreadsShareIt) {
   for (std::thread& thread : threads) thread.join();
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(made[i].equal(expected[i]));
   EXPECT_EQ(store.size(), 4);
+}
+
+// Runs on a thread of its own, whose stack is small.
+void on_small_stack(const std::function<void()>& work) {
+  pthread_attr_t attributes{};
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{160} * 1024), 0);
+  pthread_t thread{};
+  const auto run = [](void* argument) -> void* {
+    (*static_cast<const std::function<void()>*>(argument))();
+    return nullptr;
+  };
+  void* argument = const_cast<std::function<void()>*>(&work);
+  ASSERT_EQ(pthread_create(&thread, &attributes, run, argument), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+}
+
+// As a server makes it that keeps every turn of every step.
+TEST(PrefixStore, EveryBeginningOfALongText) {
+  constexpr std::int64_t kTokens = 2500;
+  std::optional<PrefixStore> store(std::in_place, INT64_MAX);
+  const auto fill = [&] {
+    LayerSpec spec{.type = std::string(kSlidingAttention), .window = 2};
+    DynamicCache cache(std::vector<LayerSpec>{spec});
+    const at::Tensor states = at::ones({1, 1, 1, 1});
+    for (std::int64_t i = 0; i < kTokens; ++i) {
+      Step step =
+          cache.begin_step({.tokens = 1, .batch = 1, .ids = at::full({1, 1}, i % 7, at::kLong)});
+      step.append(0, states, states);
+      step.commit();
+      if (i >= 3) store->insert(cache);
+    }
+    EXPECT_EQ(store->size(), kTokens - 3);
+  };
+  fill();
+  on_small_stack([&] {
+    EXPECT_EQ(found(*store, {0, 1, 9}), 0);  // which each of them is asked for
+    store->clear();
+  });
+  EXPECT_EQ(store->size(), 0);
+  fill();
+  on_small_stack([&] { store.reset(); });
 }
 
 TEST(PrefixStore, RefusesWhatIsNoPrefix) {
