@@ -44,6 +44,9 @@ std::int64_t max_length(const GenerationConfig& config, std::int64_t length,
 StoppingCriteria stopping_criteria(const GenerationConfig& config, const Inputs& inputs,
                                    const TokenRows& text) {
   StoppingCriteria criteria = inputs.stopping_criteria;
+  for (std::size_t i = 0; i < criteria.size(); ++i) {
+    check_value(criteria[i] != nullptr, "stopping_criteria[", i, "] is null; leave it out");
+  }
   if (has_eos(config)) {
     criteria.push_back(std::make_shared<EosTokenCriteria>(eos_tensor(config, text)));
   }

@@ -1,8 +1,15 @@
 #include "generation/replay_streamer.h"
 
+#include <utility>
+
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
+
+void ReplayStreamer::begin() {
+  next_ = 0;
+  if (streamer_ != nullptr && !std::exchange(begun_, true)) streamer_->begin();
+}
 
 void ReplayStreamer::put(const at::Tensor& tokens) {
   if (streamer_ == nullptr) return;

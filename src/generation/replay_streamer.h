@@ -17,7 +17,8 @@ class ReplayStreamer final : public Streamer {
   // Null: nobody is told. Keeps a reference.
   explicit ReplayStreamer(Streamer* streamer) : streamer_(streamer) {}
 
-  void begin_run() { next_ = 0; }
+  // Each run calls it; `streamer` is told of the first.
+  void begin() override;
   void put(const at::Tensor& tokens) override;
 
   // The run that has just ended is the last one. (Not end(): a run may still fail behind it.)
@@ -27,6 +28,7 @@ class ReplayStreamer final : public Streamer {
   Streamer* streamer_;
   std::vector<at::Tensor> handed_on_;  // int64 [rows] each
   std::size_t next_ = 0;               // of this run
+  bool begun_ = false;
 };
 
 }  // namespace kvcache::detail

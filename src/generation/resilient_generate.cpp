@@ -118,7 +118,6 @@ ResilientOutput resilient_generate(Runner& runner, const Inputs& inputs,
   ResilientOutput result;
   for (const GenerationConfig& config : configs) {
     result.attempts.push_back(planned_attempt(runner.model(), inputs, config, past_key_values));
-    streamer.begin_run();
     bool done = false;
     try {
       result.output = runner.generate(watched, config, past_key_values);

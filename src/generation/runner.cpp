@@ -22,9 +22,14 @@ Output Runner::generate(const Inputs& inputs, const GenerationConfig& config,
                               detail::room_for(config, prompt, prompt.longest), kept_);
     past_key_values = made.get();
   }
-  Output output = config.num_beams.value_or(1) > 1
-                      ? detail::BeamLoop(model_, inputs, config, prompt, past_key_values).run()
-                      : detail::TokenLoop(model_, inputs, config, prompt, past_key_values).run();
+  Output output;
+  if (config.num_beams.value_or(1) > 1) {
+    output = detail::BeamLoop(model_, inputs, config, prompt, past_key_values).run();
+  } else {
+    detail::TokenLoop loop(model_, inputs, config, prompt, past_key_values);
+    if (inputs.streamer != nullptr) inputs.streamer->begin();
+    output = loop.run();
+  }
   output.cache = std::move(made);
   return output;
 }

@@ -18,6 +18,7 @@ StopStringCriteria::StopStringCriteria(std::vector<std::string> stop_strings, Ma
   }
   check_value(make_text_ != nullptr,
               "stop_strings needs a tokenizer: set Inputs::text, as running_text(tokenizer) does");
+  (void)detail::begin_text(make_text_);  // refuses one that makes none
 }
 
 at::Tensor StopStringCriteria::complete(const TokenRows& text) {
@@ -57,7 +58,7 @@ void StopStringCriteria::begin(const TokenRows& text) {
     const auto* data = ids.const_data_ptr<std::int64_t>();
     // A token has a byte at least, so that this many hold the longest beginning of a string.
     const auto count = std::min<std::int64_t>(ids.numel(), static_cast<std::int64_t>(longest_));
-    Row row{.text = make_text_()};
+    Row row{.text = detail::begin_text(make_text_)};
     for (std::int64_t k = ids.numel() - count; k < ids.numel(); ++k) {
       (void)ends_in(row.tail, row.text->push(data[k]));
     }

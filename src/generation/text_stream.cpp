@@ -62,6 +62,7 @@ class TextStream::State {
    public:
     explicit Watch(State& state) : state_(state) {}
 
+    void begin() override { state_.streamer_.begin(); }
     void put(const at::Tensor& tokens) override {
       {
         const std::lock_guard lock(state_.mutex_);

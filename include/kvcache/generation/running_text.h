@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "kvcache/core/errors.h"
+
 namespace kvcache {
 
 class RunningText {
@@ -26,5 +28,17 @@ class RunningText {
 
 // Begins a text.
 using MakeRunningText = std::function<std::unique_ptr<RunningText>()>;
+
+namespace detail {
+
+// Throws ValueError where `make` makes none.
+inline std::unique_ptr<RunningText> begin_text(const MakeRunningText& make) {
+  std::unique_ptr<RunningText> text = make();
+  check_value(text != nullptr,
+              "the function that is to begin a text returned null; it must return a RunningText");
+  return text;
+}
+
+}  // namespace detail
 
 }  // namespace kvcache

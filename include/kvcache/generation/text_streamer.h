@@ -20,7 +20,7 @@ namespace kvcache {
 
 // Transformers' TextStreamer for one row of text: hands on each whole character as soon as its last
 // byte is known, also in text without spaces. (Transformers waits for the end of a word.) Serves
-// one generate() after the other.
+// one generate() after the other, whether or not the one before came to its end.
 class TextStreamer final : public Streamer {
  public:
   // `put` gets text that is not empty; `end_tokens` are no part of it. Throws ValueError for an
@@ -32,13 +32,15 @@ class TextStreamer final : public Streamer {
                 "a TextStreamer needs a function that begins a text and one that takes it");
   }
 
+  void begin() override { text_ = detail::begin_text(make_text_); }
+
   // Throws ValueError for more than one row.
   void put(const at::Tensor& tokens) override {
     check_value(tokens.numel() == 1, "a TextStreamer shows one row, but there are ", tokens.numel(),
                 "; use a CallbackStreamer for a batch");
     const auto token = tokens.item<std::int64_t>();
     if (std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end()) return;
-    if (!text_) text_ = make_text_();
+    if (!text_) text_ = detail::begin_text(make_text_);
     hand_on(text_->push(token));
   }
 
