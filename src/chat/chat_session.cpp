@@ -7,6 +7,8 @@
 #include <chrono>
 #include <span>
 
+#include "cache/cache_file_section.h"
+#include "chat/conversation.h"
 #include "chat/literal_text.h"
 #include "chat/message_file.h"
 #include "kvcache/cache/dynamic_cache.h"
@@ -41,6 +43,29 @@ void check_options(const ChatSessionOptions& options) {
               "continue_final_message out of its rendering");
 }
 
+void check_session_cache(const Cache& cache) {
+  check_value(cache.kind() != "encoder_decoder",
+              "a chat session's model has no encoder, but the "
+              "cache is of kind ",
+              cache.kind(), "; pass another kind of cache");
+  check_value(cache.batch_size() <= 1, "a chat session's cache has one row, but this one has ",
+              cache.batch_size());
+  check_value(cache.history().known(),
+              "the cache does not know which tokens it holds (it was fed by update()), so no "
+              "conversation can be compared with them; reset it, or pass one that a model fed");
+}
+
+// The same of a file, before it is loaded.
+void check_session_cache(const std::filesystem::path& path) {
+  const auto file = detail::CacheFileSection::open(path);
+  if (file.text("kind") == "encoder_decoder") return;  // load_cache() says that it does not fit
+  check_value(file.integer("batch") <= 1, file.name(), " holds a cache of ", file.integer("batch"),
+              " rows, but a chat session's has one; give a file that ChatSession::save() wrote");
+  check_value(file.integer("known") == file.integer("seen"), file.name(),
+              " does not say which tokens it holds, so no conversation can be compared with them; "
+              "give a file that ChatSession::save() wrote");
+}
+
 }  // namespace
 
 ChatSession::ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplate chat_template,
@@ -57,8 +82,12 @@ ChatSession::ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplat
   options_.generation.max_cache_len.reset();
   if (cache_ == nullptr) cache_ = std::make_unique<DynamicCache>(model.config());
   cache_->check_fits(model.config().layer_specs(), model.dtype());
-  check_value(cache_->batch_size() <= 1, "a chat session's cache has one row, but this one has ",
-              cache_->batch_size());
+  check_session_cache(*cache_);
+}
+
+void ChatSession::add(ChatMessage message) {
+  detail::check_message(message, messages_.size());
+  messages_.push_back(std::move(message));
 }
 
 ChatReply ChatSession::reply(const ChatReplyOptions& options) {
@@ -68,7 +97,7 @@ ChatReply ChatSession::reply(const ChatReplyOptions& options) {
 }
 
 ChatReply ChatSession::send(std::string text, const ChatReplyOptions& options) {
-  messages_.push_back({.role = "user", .content = std::move(text)});
+  add({.role = "user", .content = std::move(text)});
   try {
     return reply(options);
   } catch (...) {
@@ -93,18 +122,22 @@ ChatReply ChatSession::regenerate(const ChatReplyOptions& options) {
 void ChatSession::edit(std::size_t index, std::string content) {
   check_value(index < messages_.size(), "there is no message ", index, " to edit: there are ",
               messages_.size());
+  ChatMessage edited{.role = messages_[index].role, .content = std::move(content)};
+  detail::check_message(edited, index);
   messages_.resize(index + 1);
-  messages_[index] = {.role = messages_[index].role, .content = std::move(content)};
+  messages_[index] = std::move(edited);
 }
 
 void ChatSession::save(const std::filesystem::path& folder) {
+  const std::string messages = detail::text_of(messages_);
   detail::make_folder(folder);
   save_cache(*cache_, folder / kCacheFile, {.fingerprint = model_.fingerprint()});
-  detail::write_messages(messages_, folder / kMessagesFile);
+  detail::write_messages(messages, folder / kMessagesFile);
 }
 
 void ChatSession::load(const std::filesystem::path& folder) {
   std::vector<ChatMessage> messages = detail::read_messages(folder / kMessagesFile);
+  check_session_cache(folder / kCacheFile);
   load_cache(
       *cache_, folder / kCacheFile,
       {.fingerprint = model_.fingerprint(), .dtype = model_.dtype(), .devices = {model_.device()}});

@@ -31,7 +31,8 @@ Value checked_text(const std::string& bytes, std::size_t index, std::string_view
   return Value::text(bytes);
 }
 
-// Without the fields that are null, and with reasoning under the names that templates read.
+// Without the fields that are null, and with reasoning under the names that templates read. (Keys
+// of a dict differ, so that few are looked for: a message may have as many as a file holds.)
 Value prepared(const Value& message, std::size_t index) {
   const Dict* dict = message.as_dict();
   check_value(dict, "messages[", index, "] is no object");
@@ -41,9 +42,14 @@ Value prepared(const Value& message, std::size_t index) {
     const Value* value = dict->find(field);
     if (value && !value->is_none() && !reasoning) reasoning = value;
   }
-  if (reasoning) put(entries, Value::text("thinking"), *reasoning);
+  if (reasoning) entries.emplace_back(Value::text("thinking"), *reasoning);
   for (const auto& [key, value] : dict->entries) {
-    if (!value.is_none()) put(entries, key, value);
+    if (value.is_none()) continue;
+    if (reasoning && key.as_text()->bytes == "thinking") {
+      entries.front().second = value;
+    } else {
+      entries.emplace_back(key, value);
+    }
   }
   if (reasoning) put(entries, Value::text("reasoning_content"), *reasoning);
   return Value::dict(std::move(entries));
@@ -82,21 +88,35 @@ Value marked_parts(const jinja::List& parts, std::string& content) {
 
 }  // namespace
 
+Value make_message(const ChatMessage& message, std::size_t index) {
+  Entries entries;
+  entries.emplace_back(Value::text("role"), checked_text(message.role, index, "role"));
+  entries.emplace_back(Value::text("content"), checked_text(message.content, index, "content"));
+  if (message.fields.empty()) return Value::dict(std::move(entries));
+  const std::string name = c10::str("messages[", index, "].fields");
+  const Value fields = jinja::parse_json_value(message.fields, name);
+  check_value(fields.as_dict(), name, " is no JSON object");
+  for (const auto& [key, value] : fields.as_dict()->entries) {
+    const std::string& field = key.as_text()->bytes;
+    if (field == "role" || field == "content") {
+      entries[field == "role" ? 0 : 1].second = value;
+    } else {
+      entries.emplace_back(key, value);
+    }
+  }
+  return Value::dict(std::move(entries));
+}
+
+void check_message(const ChatMessage& message, std::size_t index) {
+  const Value made = make_message(message, index);
+  const Text* role = made.as_dict()->find("role")->as_text();
+  check_value(role && !role->bytes.empty(), "messages[", index,
+              "] has no role; it must be a text that is not empty, such as \"user\"");
+}
+
 Value make_conversation(std::span<const ChatMessage> messages) {
   std::vector<Value> items;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
-    Entries entries;
-    put(entries, Value::text("role"), checked_text(message.role, i, "role"));
-    put(entries, Value::text("content"), checked_text(message.content, i, "content"));
-    if (!message.fields.empty()) {
-      const std::string name = c10::str("messages[", i, "].fields");
-      const Value fields = jinja::parse_json_value(message.fields, name);
-      check_value(fields.as_dict(), name, " is no JSON object");
-      for (const auto& [key, value] : fields.as_dict()->entries) put(entries, key, value);
-    }
-    items.push_back(Value::dict(std::move(entries)));
-  }
+  for (std::size_t i = 0; i < messages.size(); ++i) items.push_back(make_message(messages[i], i));
   return prepared_list(items);
 }
 

@@ -1,6 +1,7 @@
 // Messages on their way into a template, as apply_chat_template prepares them.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,14 @@
 #include "kvcache/chat/chat_template.h"
 
 namespace kvcache::detail {
+
+// A message as one object: its fields over its role and content. Throws ValueError, about
+// messages[index], where a text is no UTF-8 or the fields are none that parse_json_value() takes.
+jinja::Value make_message(const ChatMessage& message, std::size_t index);
+
+// Throws ValueError where there is no such object, or no role in it: a file of messages could not
+// be read back.
+void check_message(const ChatMessage& message, std::size_t index);
 
 // The list of messages that a template sees. Throws ValueError where one is no object.
 jinja::Value make_conversation(std::span<const ChatMessage> messages);

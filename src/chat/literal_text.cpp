@@ -1,13 +1,15 @@
 #include "chat/literal_text.h"
 
-#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "chat/json_text.h"
+#include "chat/json_values.h"
 #include "kvcache/core/errors.h"
 
 namespace kvcache::detail {
 namespace {
 
-using nlohmann::ordered_json;
+using jinja::Value;
 
 constexpr std::string_view kBegin = "\uFDD0", kEnd = "\uFDD1";
 
@@ -24,10 +26,21 @@ std::string marked(const std::string& text, const Tokenizer& tokenizer) {
   return result.append(text, copied);
 }
 
-void mark_strings(ordered_json& json, const Tokenizer& tokenizer) {
-  if (json.is_string()) json = marked(json.get<std::string>(), tokenizer);
-  if (!json.is_structured()) return;
-  for (ordered_json& element : json) mark_strings(element, tokenizer);
+// All texts in a value, keys of objects too: templates write them where they show arguments.
+Value marked(const Value& value, const Tokenizer& tokenizer) {
+  if (const auto* text = value.as_text()) return Value::text(marked(text->bytes, tokenizer));
+  if (const auto* list = value.as_list()) {
+    std::vector<Value> items;
+    for (const Value& item : list->items) items.push_back(marked(item, tokenizer));
+    return Value::list(std::move(items));
+  }
+  const auto* dict = value.as_dict();
+  if (dict == nullptr) return value;
+  std::vector<std::pair<Value, Value>> entries;
+  for (const auto& [key, element] : dict->entries) {
+    entries.emplace_back(marked(key, tokenizer), marked(element, tokenizer));
+  }
+  return Value::dict(std::move(entries));
 }
 
 }  // namespace
@@ -35,10 +48,8 @@ void mark_strings(ordered_json& json, const Tokenizer& tokenizer) {
 ChatMessage mark_special_tokens(const ChatMessage& message, const Tokenizer& tokenizer) {
   ChatMessage result{message.role, marked(message.content, tokenizer), message.fields};
   if (message.fields.empty()) return result;
-  ordered_json fields = ordered_json::parse(message.fields, nullptr, /*allow_exceptions=*/false);
-  if (fields.is_discarded()) return result;  // the template says what is wrong
-  mark_strings(fields, tokenizer);
-  result.fields = fields.dump();
+  const Value fields = jinja::parse_json_value(message.fields, "the fields of a message");
+  result.fields = jinja::json_text(marked(fields, tokenizer));
   return result;
 }
 

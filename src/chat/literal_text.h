@@ -13,7 +13,8 @@
 namespace kvcache::detail {
 
 // The message with marks around every special token that its content or its fields spell. Throws
-// ValueError for text that holds the marks, which are no characters (U+FDD0, U+FDD1).
+// ValueError for text that holds the marks, which are no characters (U+FDD0, U+FDD1), and for
+// fields that parse_json_value() refuses.
 ChatMessage mark_special_tokens(const ChatMessage& message, const Tokenizer& tokenizer);
 
 // The ids of a rendered text, whose marked parts are no special tokens.

@@ -1,9 +1,12 @@
 #include "chat/message_file.h"
 
-#include <nlohmann/json.hpp>
-#include <string>
+#include <cstddef>
 #include <system_error>
+#include <utility>
 
+#include "chat/conversation.h"
+#include "chat/json_text.h"
+#include "chat/json_values.h"
 #include "io/posix_file.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/io/read_text_file.h"
@@ -11,30 +14,24 @@
 namespace kvcache::detail {
 namespace {
 
-using nlohmann::ordered_json;
+using jinja::Value;
 
-ordered_json to_json(const ChatMessage& message) {
-  ordered_json json{{"role", message.role}, {"content", message.content}};
-  if (message.fields.empty()) return json;
-  const ordered_json fields = ordered_json::parse(message.fields, nullptr, false);
-  check_value(fields.is_object(), "the fields of a message must be a JSON object, but are ",
-              in_quotes(message.fields));
-  json.update(fields);
-  return json;
-}
-
-ChatMessage from_json(ordered_json json, const std::string& source) {
-  const auto text = [&](const char* name) {
-    const auto found = json.find(name);
-    if (found == json.end() || !found->is_string()) return std::string();
-    std::string value = found->get<std::string>();
-    json.erase(name);
-    return value;
-  };
-  check_value(json.is_object(), source, " must hold messages that are objects");
-  ChatMessage message{.role = text("role"), .content = text("content")};
-  check_value(!message.role.empty(), source, " has a message without a role");
-  if (!json.empty()) message.fields = json.dump();
+// An object of a file as a message: its role and content, where they are texts, and the rest.
+ChatMessage read_message(const Value& object) {
+  ChatMessage message;
+  std::vector<std::pair<Value, Value>> rest;
+  for (const auto& [key, value] : object.as_dict()->entries) {
+    const std::string& name = key.as_text()->bytes;
+    const auto* text = value.as_text();
+    if (name == "role" && text) {
+      message.role = text->bytes;
+    } else if (name == "content" && text) {
+      message.content = text->bytes;
+    } else {
+      rest.emplace_back(key, value);
+    }
+  }
+  if (!rest.empty()) message.fields = jinja::json_text(Value::dict(std::move(rest)));
   return message;
 }
 
@@ -47,20 +44,33 @@ void make_folder(const std::filesystem::path& folder) {
               folder.string(), " cannot be made: ", error.message());
 }
 
-void write_messages(std::span<const ChatMessage> messages, const std::filesystem::path& path) {
-  ordered_json list = ordered_json::array();
-  for (const ChatMessage& message : messages) list.push_back(to_json(message));
-  const std::string text = list.dump(2) + "\n";
+std::string text_of(std::span<const ChatMessage> messages) {
+  std::vector<Value> list;
+  for (std::size_t i = 0; i < messages.size(); ++i) list.push_back(make_message(messages[i], i));
+  return jinja::json_text(Value::list(std::move(list)), /*indent=*/2) + "\n";
+}
+
+void write_messages(std::string_view text, const std::filesystem::path& path) {
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
 }
 
 std::vector<ChatMessage> read_messages(const std::filesystem::path& path) {
-  const ordered_json list = ordered_json::parse(read_text_file(path), nullptr, false);
-  check_value(list.is_array(), path.string(), " must be a JSON array of messages");
+  const std::string file = path.string();
+  const Value list = jinja::parse_json_value(read_text_file(path), file);
+  check_value(list.as_list(), file, " must be a JSON array of messages");
   std::vector<ChatMessage> messages;
-  for (const ordered_json& message : list) messages.push_back(from_json(message, path.string()));
+  for (const Value& object : list.as_list()->items) {
+    check_value(object.as_dict(), file, " must hold messages that are objects, but messages[",
+                messages.size(), "] is none");
+    messages.push_back(read_message(object));
+    try {
+      check_message(messages.back(), messages.size() - 1);
+    } catch (const ValueError& error) {
+      throw ValueError(c10::str(file, ": ", error.what()));
+    }
+  }
   return messages;
 }
 

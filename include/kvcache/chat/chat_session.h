@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kvcache/cache/cache.h"
@@ -67,15 +66,18 @@ struct ChatReply {
 class ChatSession {
  public:
   // `model` must outlive the session. Without a cache, one of a DynamicCache. Throws ValueError for
-  // a cache that does not fit, and for options out of range.
+  // a cache that does not fit, has several rows or does not know its tokens (Cache::update() alone
+  // fed it), and for options out of range.
   ChatSession(const CausalLM& model, Tokenizer tokenizer, ChatTemplate chat_template,
               ChatSessionOptions options = {}, std::unique_ptr<Cache> cache = nullptr);
 
   const std::vector<ChatMessage>& messages() const { return messages_; }
   const Cache& cache() const { return *cache_; }
 
-  // Adds a message without answering: a system prompt, a tool's result.
-  void add(ChatMessage message) { messages_.push_back(std::move(message)); }
+  // Adds a message without answering: a system prompt, a tool's result. Throws ValueError for a
+  // role that is empty, texts that are no UTF-8, and fields that are no JSON object or nest deeper
+  // than 100 levels; as do send() and edit().
+  void add(ChatMessage message);
 
   // Answers the conversation as it stands, and adds the answer as the assistant's message. Throws
   // as the template and generate() do; the messages are then as before, and the session can go on.
@@ -95,7 +97,8 @@ class ChatSession {
   void save(const std::filesystem::path& folder);
 
   // Goes on with what save() wrote, with the same model and kind of cache. Throws ValueError for
-  // files that are missing, damaged or of another model; the session is then as it was.
+  // files that are missing, damaged or of another model, messages that add() would refuse, and a
+  // cache that the constructor would; the session is then as it was.
   void load(const std::filesystem::path& folder);
 
  private:
