@@ -214,16 +214,20 @@ ChatReply::Reuse ChatSession::go_back(const Ids& prompt) {
 void ChatSession::mark(const Ids& prompt) {
   if (!any_forgets(model_.config().layer_specs())) return;
   const std::span beginning = std::span(prompt).first(prompt.size() - 1);
-  const auto seen = static_cast<std::size_t>(cache_->history().seen());
-  if (seen < beginning.size()) {
+  if (beginning.empty()) return;
+  // go_back() has left marks of this prompt alone, so that one of its length is this one.
+  if (!marks_.empty() && marks_.back().ids.size() == beginning.size()) return;
+  const auto most = static_cast<std::size_t>(
+      options_.generation.prefill_chunk_size.value_or(static_cast<std::int64_t>(prompt.size())));
+  for (auto seen = static_cast<std::size_t>(cache_->history().seen()); seen < beginning.size();) {
     const c10::InferenceMode no_gradients;
-    const ForwardInput input{.input_ids = row_of(beginning.subspan(seen)), .logits_to_keep = 1};
+    const auto piece = beginning.subspan(seen, std::min(most, beginning.size() - seen));
+    const ForwardInput input{.input_ids = row_of(piece), .logits_to_keep = 1};
     if (model_.needs_whole_text(input, *cache_)) return;  // generate() computes all of it anew
     model_.forward(input, cache_.get());
+    seen += piece.size();
   }
-  if (!beginning.empty()) {
-    marks_.push_back({Ids(beginning.begin(), beginning.end()), cache_->snapshot()});
-  }
+  marks_.push_back({Ids(beginning.begin(), beginning.end()), cache_->snapshot()});
   if (static_cast<std::int64_t>(marks_.size()) > options_.marks) marks_.erase(marks_.begin());
 }
 

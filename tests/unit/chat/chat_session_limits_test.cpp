@@ -1,4 +1,4 @@
-// What a conversation refuses or must withstand: messages and files from outside, and caches.
+// What a conversation refuses or must withstand: messages and files from outside, caches, marks.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,6 +21,7 @@
 #include "tests/support/checkpoints.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tiny_models.h"
 
 namespace kvcache {
 namespace {
@@ -29,7 +30,9 @@ using nlohmann::json;
 using ::testing::AllOf;
 using testing::char_tokenizer;
 using testing::checkpoint;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Le;
 using testing::refusal;
 using testing::TempFolder;
 
@@ -217,6 +220,57 @@ TEST(ChatSessionOptionsChecks, ACriterionThatIsNull) {
     EXPECT_TRUE(chat.messages().empty());
     EXPECT_EQ(chat.send("more").text, fresh_reply(model, "more"));
   }
+}
+
+TEST(ChatSessionMarks, OnesMadeAgainAreKeptOnce) {
+  const CausalLM& model = checkpoint("lfm2");
+  const auto first_turn_again = [&](int regenerated) {
+    ChatSession chat = session(model);
+    const std::string first = chat.send("Hello").text;
+    chat.send("more");
+    for (int i = 0; i < regenerated; ++i) chat.regenerate();
+    chat.edit(0, "Hello");
+    const ChatReply reply = chat.reply();
+    EXPECT_EQ(reply.text, first);
+    EXPECT_EQ(reply.reuse, ChatReply::Reuse::kSnapshot) << regenerated;
+    return reply.reused_tokens;
+  };
+  EXPECT_EQ(first_turn_again(0), 3 + 5);  // <s> <u> Hello <e> <a>, but for the last
+  EXPECT_EQ(first_turn_again(1), 3 + 5);
+  EXPECT_EQ(first_turn_again(3), 3 + 5);
+}
+
+// Follows each token by the next one; notes how many go through its layers at once.
+class Successors final : public CausalLM {
+ public:
+  Successors() : CausalLM(testing::tiny_config("sliding"), at::kFloat, at::kCPU) {}
+
+  mutable std::vector<std::int64_t> widths = {};
+
+ protected:
+  at::Tensor hidden_states(const at::Tensor& ids, ForwardContext& context) const override {
+    widths.push_back(ids.size(1));
+    for (std::int64_t layer = 0; layer < config().num_hidden_layers; ++layer) {
+      const at::Tensor keys = at::ones({ids.size(0), 2, ids.size(1), 8});
+      context.attend(layer, keys.repeat({1, 2, 1, 1}), {keys, keys});
+    }
+    return at::one_hot(ids.add(1).remainder(64), 64).to(at::kFloat);
+  }
+  at::Tensor head(const at::Tensor& hidden) const override { return hidden; }
+};
+
+TEST(ChatSessionMarks, AreReachedInPiecesOfThePrefill) {
+  const Successors model;
+  GenerationConfig config = kConfig;
+  config.prefill_chunk_size = 4;
+  ChatSession chat = session(model, nullptr, kTemplate, config);
+  const ChatReply reply = chat.send("the other thing and many more");
+  EXPECT_EQ(reply.text, "");  // <a>, which the prompt ends with, is followed by <e>
+  EXPECT_EQ(reply.new_tokens, 1);
+  EXPECT_THAT(model.widths, Each(Le(4)));
+  std::int64_t computed = 0;
+  for (const std::int64_t width : model.widths) computed += width;
+  EXPECT_EQ(computed, reply.prompt_tokens);
 }
 
 }  // namespace
