@@ -197,7 +197,7 @@ TEST(PrefixStore, SeveralThreadsShareIt) {
 void on_small_stack(const std::function<void()>& work) {
   pthread_attr_t attributes{};
   ASSERT_EQ(pthread_attr_init(&attributes), 0);
-  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{512} * 1024), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{160} * 1024), 0);
   pthread_t thread{};
   const auto run = [](void* argument) -> void* {
     (*static_cast<const std::function<void()>*>(argument))();
@@ -211,7 +211,7 @@ void on_small_stack(const std::function<void()>& work) {
 
 // As a server makes it that keeps every turn of every step.
 TEST(PrefixStore, EveryBeginningOfALongText) {
-  constexpr std::int64_t kTokens = 8000;
+  constexpr std::int64_t kTokens = 2500;
   std::optional<PrefixStore> store(std::in_place, INT64_MAX);
   const auto fill = [&] {
     LayerSpec spec{.type = std::string(kSlidingAttention), .window = 2};
