@@ -70,11 +70,11 @@ void Interpreter::keep_loop(const std::shared_ptr<Loop>& loop) noexcept {
 Interpreter::Drawing::Drawing(Interpreter& interpreter, bool& running)
     : interpreter_(interpreter), running_(running) {
   check_value(!running_, "generator already executing");
-  ++interpreter_.depth_;
+  interpreter_.depth_ += kLevels;
   try {
     interpreter_.check_depth();
   } catch (...) {
-    --interpreter_.depth_;
+    interpreter_.depth_ -= kLevels;
     throw;
   }
   running_ = true;

@@ -71,19 +71,22 @@ class Interpreter {
     Interpreter& interpreter_;
     std::shared_ptr<Scope> outer_;
   };
-  // Runs an iterator, which may run others or evaluate expressions: one level more until it ends.
+  // Runs an iterator, which may run others or evaluate expressions: some levels more until it ends.
   class Drawing {
    public:
     // `running` is the iterator's own. Throws ValueError where it runs already.
     Drawing(Interpreter& interpreter, bool& running);
     ~Drawing() {
-      --interpreter_.depth_;
+      interpreter_.depth_ -= kLevels;
       running_ = false;
     }
     Drawing(const Drawing&) = delete;
     Drawing& operator=(const Drawing&) = delete;
 
    private:
+    // It takes more of the stack than a level of evaluation.
+    static constexpr int kLevels = 2;
+
     Interpreter& interpreter_;
     bool& running_;
   };
