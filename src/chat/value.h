@@ -92,7 +92,7 @@ class Value {
                             std::shared_ptr<const Callable>, std::shared_ptr<Loop>>;
 
   Value() : data_(None{}) {}
-  Value(Data data) : data_(std::move(data)) {}
+  explicit Value(Data data) : data_(std::move(data)) {}
 
   static Value undefined(std::string message);
   static Value boolean(bool value) { return Value(Data(value)); }

@@ -24,6 +24,7 @@ namespace kvcache {
 // The cross-attention layers beside these of a decoder: full ones, whatever the decoder's windows.
 inline std::vector<LayerSpec> cross_attention_layers(const std::vector<LayerSpec>& decoder) {
   std::vector<LayerSpec> layers;
+  layers.reserve(decoder.size());
   for (const LayerSpec& spec : decoder) {
     layers.push_back(
         {.kv_heads = spec.kv_heads, .key_dim = spec.key_dim, .value_dim = spec.value_dim});

@@ -185,7 +185,7 @@ TEST(SaveSafetensors, RefusesBeforeAnythingIsWritten) {
   };
   EXPECT_THAT(message({{"bad", at::Tensor()}}), HasSubstr("tensor \"bad\" is undefined"));
   EXPECT_THAT(message({{"bad", at::zeros({2, 2}).to_sparse()}}), HasSubstr("not dense"));
-  EXPECT_THAT(message({{"bad", at::zeros({2}, at::kComplexFloat)}}), HasSubstr("ComplexFloat"));
+  EXPECT_THAT(message({{"bad", at::zeros({2}, at::kComplexFloat)}}), HasSubstr("complex64"));
   EXPECT_THAT(message({{"bad", at::empty({2}, at::device(at::kMeta))}}), HasSubstr("meta"));
   EXPECT_THAT(message({{"__metadata__", at::zeros({2})}}), HasSubstr("reserved"));
   EXPECT_THAT(message({{"\xff", at::zeros({2})}}), HasSubstr("UTF-8"));
