@@ -148,15 +148,18 @@ void ChatSession::load(const std::filesystem::path& folder) {
 }
 
 std::vector<std::int64_t> ChatSession::prompt_ids() const {
-  std::vector<ChatMessage> messages = messages_;
-  if (!options_.parse_special_tokens) {
+  ChatTemplateOptions rendering = options_.rendering;
+  rendering.add_generation_prompt = true;
+  Ids ids;
+  if (options_.parse_special_tokens) {
+    ids = tokenizer_.encode(template_.render(messages_, rendering), {.add_special_tokens = false});
+  } else {
+    std::vector<ChatMessage> messages = messages_;
     for (ChatMessage& message : messages) {
       message = detail::mark_special_tokens(message, tokenizer_);
     }
+    ids = detail::encode_marked(template_.render(messages, rendering), tokenizer_);
   }
-  ChatTemplateOptions rendering = options_.rendering;
-  rendering.add_generation_prompt = true;
-  Ids ids = detail::encode_marked(template_.render(messages, rendering), tokenizer_);
   check_value(!ids.empty(), "the chat template makes no text of the messages");
   return ids;
 }

@@ -1,5 +1,6 @@
 #include "chat/literal_text.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "chat/json_text.h"
@@ -11,19 +12,32 @@ namespace {
 
 using jinja::Value;
 
+// What stands between the two is no special token. Where one of them occurs in a text itself it
+// stands alone between them, as no special token can be empty.
 constexpr std::string_view kBegin = "\uFDD0", kEnd = "\uFDD1";
 
+void append_escaped(std::string& result, std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t at = std::min(text.find(kBegin), text.find(kEnd));
+    result += text.substr(0, at);
+    if (at == std::string_view::npos) return;
+    const std::string_view mark = text.substr(at, kBegin.size());
+    result.append(kBegin).append(mark).append(kEnd);
+    text.remove_prefix(at + mark.size());
+  }
+}
+
 std::string marked(const std::string& text, const Tokenizer& tokenizer) {
-  check_value(text.find(kBegin) == std::string::npos && text.find(kEnd) == std::string::npos,
-              "a message holds U+FDD0 or U+FDD1, which are no characters; remove them");
   std::string result;
   std::size_t copied = 0;
+  const std::string_view all = text;
   for (const TextRange& range : tokenizer.find_special_tokens(text)) {
-    result.append(text, copied, range.begin - copied).append(kBegin);
-    result.append(text, range.begin, range.end - range.begin).append(kEnd);
+    append_escaped(result, all.substr(copied, range.begin - copied));
+    result.append(kBegin).append(all.substr(range.begin, range.end - range.begin)).append(kEnd);
     copied = range.end;
   }
-  return result.append(text, copied);
+  append_escaped(result, all.substr(copied));
+  return result;
 }
 
 // All texts in a value, keys of objects too: templates write them where they show arguments.
@@ -61,11 +75,12 @@ std::vector<std::int64_t> encode_marked(std::string_view rendered, const Tokeniz
     text += rendered.substr(0, begin);
     if (begin == std::string_view::npos) break;
     rendered.remove_prefix(begin + kBegin.size());
-    const std::size_t end = rendered.find(kEnd);
-    check_value(end != std::string_view::npos,
+    const bool mark = rendered.starts_with(kBegin) || rendered.starts_with(kEnd);
+    const std::size_t end = rendered.find(kEnd, mark ? kBegin.size() : 0);
+    check_value(end != std::string_view::npos && (!mark || end == kBegin.size()),
                 "the chat template divides a message within a special token that it spells; this "
                 "cannot be kept as text");
-    literal.push_back({text.size(), text.size() + end});
+    if (!mark) literal.push_back({text.size(), text.size() + end});
     text += rendered.substr(0, end);
     rendered.remove_prefix(end + kEnd.size());
   }

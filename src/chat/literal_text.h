@@ -12,12 +12,12 @@
 
 namespace kvcache::detail {
 
-// The message with marks around every special token that its content or its fields spell. Throws
-// ValueError for text that holds the marks, which are no characters (U+FDD0, U+FDD1), and for
+// The message with marks (U+FDD0 and U+FDD1, which are no characters) around every special token
+// that its content or its fields spell, and around those marks themselves. Throws ValueError for
 // fields that parse_json_value() refuses.
 ChatMessage mark_special_tokens(const ChatMessage& message, const Tokenizer& tokenizer);
 
-// The ids of a rendered text, whose marked parts are no special tokens.
+// The ids of a text rendered of such messages, whose marked parts are no special tokens.
 std::vector<std::int64_t> encode_marked(std::string_view rendered, const Tokenizer& tokenizer);
 
 }  // namespace kvcache::detail
