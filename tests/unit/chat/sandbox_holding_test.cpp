@@ -128,7 +128,7 @@ TEST(ChatSandboxHoldingTest, MemoryIsAskedForBeforeItIsTaken) {
   for (const auto& [expression, expected] : cases) {
     SCOPED_TRACE(expression);
     std::string text;
-    const long peak = peak_kb("{{ " + expression + " }}", text);
+    [[maybe_unused]] const long peak = peak_kb("{{ " + expression + " }}", text);
     EXPECT_THAT(text, HasSubstr(expected));
 #ifndef __SANITIZE_ADDRESS__  // whose allocator keeps what is freed
     EXPECT_LT(peak, 600'000) << "kB";
