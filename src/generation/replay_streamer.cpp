@@ -1,5 +1,7 @@
 #include "generation/replay_streamer.h"
 
+#include <ATen/core/Formatting.h>
+
 #include <utility>
 
 #include "kvcache/core/errors.h"

@@ -1,5 +1,6 @@
 #include "kvcache/generation/stop_string_criteria.h"
 
+#include <ATen/TensorIndexing.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>

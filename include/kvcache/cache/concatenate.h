@@ -104,6 +104,7 @@ inline at::Tensor join_states(const std::vector<CacheRows>& caches, const std::s
   const StateTensor& first = caches[0].state.tensors.at(name);
   if (!first.batch_dim) return first.content;
   std::vector<at::Tensor> rows;
+  rows.reserve(caches.size());
   for (const CacheRows& cache : caches) rows.push_back(cache.state.tensors.at(name).content);
   return at::cat(rows, *first.batch_dim);
 }
