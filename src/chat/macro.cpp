@@ -82,6 +82,7 @@ void MacroFunction::bind_rest(Interpreter& interpreter, const Arguments& argumen
   }
   if (definition_->uses_kwargs) {
     std::vector<std::pair<Value, Value>> entries;
+    entries.reserve(named.size());
     for (const auto& [name, value] : named) entries.emplace_back(Value::text(name), value);
     interpreter.assign("kwargs", Value::dict(std::move(entries)));
   } else {

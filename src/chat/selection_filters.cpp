@@ -37,7 +37,7 @@ int depth_below(const Value& value, const Arguments& arguments) {
 
 Value map_attribute(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters(arguments, "map", {"attribute", "default"});
-  const Value path = parameters.at(0);
+  const Value& path = parameters.at(0);
   const Value otherwise = parameters.find(1) ? parameters.at(1) : Value();
   return Value::generator(
       interpreter,

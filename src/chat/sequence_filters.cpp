@@ -108,6 +108,7 @@ void sort_by_key(Interpreter& interpreter, std::vector<Keyed>& keyed, bool rever
 
 std::vector<Value> values_of(std::vector<Keyed> keyed) {
   std::vector<Value> items;
+  items.reserve(keyed.size());
   for (auto& [key, value] : keyed) items.push_back(std::move(value));
   return items;
 }

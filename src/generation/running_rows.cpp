@@ -76,6 +76,7 @@ void RunningRows::keep(const at::Tensor& running, std::int64_t length) {
 // Of rows that are fed: where they lie among these.
 std::vector<std::int64_t> RunningRows::places(const std::vector<std::int64_t>& rows) const {
   std::vector<std::int64_t> result;
+  result.reserve(rows.size());
   for (const std::int64_t row : rows) {
     result.push_back(std::lower_bound(running_.begin(), running_.end(), row) - running_.begin());
   }
