@@ -19,6 +19,7 @@
 #include "kvcache/generation/sampler.h"
 #include "tests/support/beams.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/failing_processor.h"
 #include "tests/support/refusal.h"
 #include "tests/support/sweep.h"
 #include "tests/support/tensors.h"
@@ -27,6 +28,7 @@ namespace kvcache {
 namespace {
 
 using testing::checkpoint;
+using testing::FailingProcessor;
 using ::testing::HasSubstr;
 using testing::ids_tensor;
 using testing::kPromptEnds;
@@ -58,20 +60,6 @@ std::unique_ptr<Cache> make_cache(const Kind& kind) {
 }
 
 at::Tensor all_but_last(const at::Tensor& ids) { return ids.narrow(1, 0, ids.size(1) - 1); }
-
-class Fails final : public LogitsProcessor {
- public:
-  explicit Fails(int call) : call_(call) {}
-
-  at::Tensor process(const TokenRows&, const at::Tensor& scores) override {
-    if (++calls_ == call_) throw std::runtime_error("a processor failed");
-    return scores;
-  }
-
- private:
-  int call_;
-  int calls_ = 0;
-};
 
 class BeamCaches : public ::testing::TestWithParam<Kind> {
  protected:
@@ -263,7 +251,7 @@ TEST_P(BeamCaches, F30DonePromptsLeaveAndComeBack) {
 // What throws leaves the cache with the prompt, not with beams.
 TEST_P(BeamCaches, AFailureLeavesThePrompt) {
   const Inputs inputs{.input_ids = random_ids(2, 5, 3),
-                      .logits_processors = {std::make_shared<Fails>(6)}};
+                      .logits_processors = {std::make_shared<FailingProcessor>(6)}};
   const GenerationConfig config{.max_new_tokens = 12, .num_beams = 3};
   const auto cache = make_cache(GetParam());
   EXPECT_THROW(run(inputs, config, cache.get()), std::runtime_error);
@@ -279,7 +267,7 @@ TEST_P(BeamCaches, AFailureBehindDonePromptsLeavesThePrompts) {
   Inputs inputs = three_prompts(model().is_encoder_decoder());
   const auto cache = make_cache(GetParam());
   for (const int call : {5, 7}) {
-    inputs.logits_processors = {std::make_shared<Fails>(call)};
+    inputs.logits_processors = {std::make_shared<FailingProcessor>(call)};
     EXPECT_THROW(run(inputs, three_prompts_config(), cache.get()), std::runtime_error);
     EXPECT_EQ(cache->batch_size(), 3);
     EXPECT_EQ(cache->get_seq_length(), model().is_encoder_decoder() ? 2 : 5);

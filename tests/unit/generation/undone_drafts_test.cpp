@@ -9,26 +9,14 @@
 #include "kvcache/generation/runner.h"
 #include "kvcache/generation/streamer.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/failing_processor.h"
 #include "tests/support/tensors.h"
 
 namespace kvcache {
 namespace {
 
 using testing::checkpoint;
-
-class Fails final : public LogitsProcessor {
- public:
-  explicit Fails(int call) : call_(call) {}
-
-  at::Tensor process(const TokenRows&, const at::Tensor& scores) override {
-    if (++calls_ == call_) throw std::runtime_error("a processor failed");
-    return scores;
-  }
-
- private:
-  int call_;
-  int calls_ = 0;
-};
+using testing::FailingProcessor;
 
 // The models' own drafts are right and those of others are mostly wrong.
 class UndoneDrafts : public ::testing::TestWithParam<const char*> {
@@ -64,7 +52,7 @@ TEST_P(UndoneDrafts, AProcessorThatThrows) {
   for (int call = 1; call <= 11; ++call) {
     SCOPED_TRACE(call);
     Inputs inputs = inputs_;
-    inputs.logits_processors = {std::make_shared<Fails>(call)};
+    inputs.logits_processors = {std::make_shared<FailingProcessor>(call)};
     expect_no_guesses(inputs);
   }
 }
