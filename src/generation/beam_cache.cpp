@@ -5,7 +5,6 @@
 
 #include <exception>
 #include <numeric>
-#include <utility>
 
 namespace kvcache::detail {
 namespace {
@@ -18,6 +17,15 @@ void repeat(std::int64_t times, Cache& cache) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> prompts_of(const CachePart& part, std::int64_t beams) {
+  std::vector<std::int64_t> prompts;
+  prompts.reserve(part.rows.size() / static_cast<std::size_t>(beams));
+  for (std::size_t i = 0; i < part.rows.size(); i += static_cast<std::size_t>(beams)) {
+    prompts.push_back(part.rows[i] / beams);
+  }
+  return prompts;
+}
 
 void BeamCache::expand(std::int64_t beams) {
   if (cache_ == nullptr) return;
@@ -43,12 +51,8 @@ void BeamCache::undo(std::vector<CachePart> parts, std::int64_t beams) noexcept 
   if (rows_ == 0) return;
   try {
     for (CachePart& part : parts) {
-      std::vector<std::int64_t> prompts;
-      for (std::size_t i = 0; i < part.rows.size(); i += static_cast<std::size_t>(beams)) {
-        prompts.push_back(part.rows[i] / beams);
-      }
-      go_back(prompts, *part.cache);
-      part.rows = std::move(prompts);
+      part.rows = prompts_of(part, beams);
+      go_back(part.rows, *part.cache);
     }
     if (!parts.empty()) return put_together(parts, *cache_);
     std::vector<std::int64_t> all(static_cast<std::size_t>(rows_));

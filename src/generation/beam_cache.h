@@ -13,6 +13,9 @@
 
 namespace kvcache::detail {
 
+// The prompts whose beams, so many of each, are in a part.
+std::vector<std::int64_t> prompts_of(const CachePart& part, std::int64_t beams);
+
 class BeamCache {
  public:
   // `cache` null: nothing is held, and nothing is done. `keeps_all`: its layers keep all tokens, so

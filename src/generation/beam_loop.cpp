@@ -178,12 +178,12 @@ void BeamLoop::hold(const std::vector<BeamText>& best, const TokenRows& texts) {
   std::vector<CachePart> parts = feed_.rows().take_parts();
   if (parts.empty()) return hold(best, texts, all_of(scorer_.rows()), *feed_.cache());
   for (CachePart& part : parts) {
-    std::vector<std::int64_t> prompts, rows;
+    const std::vector<std::int64_t> prompts = prompts_of(part, beams_);
+    std::vector<std::int64_t> rows;
     std::vector<BeamText> of_part;
-    for (std::size_t i = 0; i < part.rows.size(); i += static_cast<std::size_t>(beams_)) {
-      prompts.push_back(part.rows[i] / beams_);
-      for (const std::int64_t text : all_of(returned_)) {
-        rows.push_back(prompts.back() * returned_ + text);
+    for (const std::int64_t prompt : prompts) {
+      for (std::int64_t text = 0; text < returned_; ++text) {
+        rows.push_back(prompt * returned_ + text);
         of_part.push_back(best[static_cast<std::size_t>(rows.back())]);
       }
     }
