@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything: the checks of .ci/run with whole sweeps, the whole suite under AddressSanitizer and
-# UBSan, threads under ThreadSanitizer, the static form, the CUDA preset where a toolkit is found, and
-# clang-tidy. Sweeps run whole in the release build and as their seeded sample elsewhere, where they
-# would take hours.
+# Everything: clang-tidy, the checks of .ci/run with whole sweeps, the whole suite under
+# AddressSanitizer and UBSan, threads under ThreadSanitizer, the static form, and the CUDA preset where
+# a toolkit is found. Sweeps run whole in the release build and as their seeded sample elsewhere, where
+# they would take hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,11 @@ step() { echo "== $(date +%T) $*"; }
 step set-up and checks without a build
 scripts/setup.sh --full
 scripts/lint.sh
+
+# clang-tidy cannot read g++'s precompiled header.
+step clang-tidy
+cmake --preset release -B build/tidy -DKVCACHE_PCH=OFF -DKVCACHE_CCACHE=OFF
+run-clang-tidy -quiet -p build/tidy "$PWD/(src|examples)/.*"
 
 step release suite, whole sweeps
 KVCACHE_FULL_SWEEP=1 scripts/test.sh release -DKVCACHE_WERROR=ON -DKVCACHE_INSTALL_TESTS=ON
@@ -46,8 +51,4 @@ else
   echo 'No CUDA toolkit: the cuda preset is left out.'
 fi
 
-# clang-tidy cannot read g++'s precompiled header.
-step clang-tidy
-cmake --preset release -B build/tidy -DKVCACHE_PCH=OFF -DKVCACHE_CCACHE=OFF
-run-clang-tidy -quiet -p build/tidy "$PWD/(src|examples)/.*"
 step done

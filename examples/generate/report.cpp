@@ -13,7 +13,6 @@
 namespace generate_program {
 namespace {
 
-using kvcache::GenerationConfig;
 using kvcache::Output;
 using nlohmann::ordered_json;
 
