@@ -7,7 +7,7 @@ set -eu
 
 python="${PYTHON:-python3}"
 oracle="${KVCACHE_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvcache/oracle}"
-packages="torch==2.11.0 transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0 sentencepiece==0.2.3 protobuf==7.36.2"
+packages="torch==2.11.0 transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0 sentencepiece==0.2.3 protobuf==7.36.2 hqq==0.2.8.post1 optimum-quanto==0.2.7"
 
 installed() {
     [ -x "$oracle/bin/python" ] && "$oracle/bin/python" - $packages <<'PY' 2>/dev/null
