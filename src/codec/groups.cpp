@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kvcache/core/errors.h"
-#include "kvcache/kernels/packing.h"
+#include "kvcache/core/packing.h"
 
 namespace kvcache::detail {
 namespace {

@@ -16,7 +16,7 @@
 #include "kvcache/codec/fp8_codec.h"
 #include "kvcache/codec/hqq_codec.h"
 #include "kvcache/codec/quanto_codec.h"
-#include "kvcache/kernels/packing.h"
+#include "kvcache/core/packing.h"
 #include "tests/support/refusal.h"
 #include "tests/support/tensors.h"
 

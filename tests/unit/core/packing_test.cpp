@@ -1,6 +1,6 @@
 // Codes to bytes and back, and packed states to numbers.
 
-#include "kvcache/kernels/packing.h"
+#include "kvcache/core/packing.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
