@@ -1,4 +1,5 @@
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fnmatch.h>
 #include <kvcache/core/errors.h>
 #include <kvcache/io/safetensors.h>
@@ -34,6 +35,19 @@ struct Pattern {
            ::fnmatch(glob.c_str(), name.c_str() + prefix.size(), 0) == 0;
   }
 };
+
+// Refuses a device that this program does not see. Throws ValueError.
+void check_device(at::Device device) {
+  if (device.is_cpu() || device.is_meta()) return;
+  const bool known = c10::impl::hasDeviceGuardImpl(device.type());
+  const int count =
+      known ? static_cast<int>(c10::impl::VirtualGuardImpl(device.type()).deviceCount()) : 0;
+  check_value(device.index() < count && count > 0, "weights cannot be loaded to ", device,
+              ": this program sees ", count, " devices of type ", device.type(),
+              count > 0 ? "; name one of them"
+                        : "; load to the CPU, or link LibTorch's libraries "
+                          "for such devices where there are some");
+}
 
 // Whether the weight or part `name` is `prefix` or lies below it.
 bool lies_in(std::string_view name, std::string_view prefix) {
@@ -85,6 +99,8 @@ struct StateDict::Ledger {
     check_value(!options.dtype || c10::isFloatingType(*options.dtype),
                 "weights can be loaded as a floating-point dtype only, not as ",
                 detail::dtype_name(options.dtype.value_or(at::kFloat)));
+    check_device(options.device);
+    for (const auto& [prefix, device] : options.device_map) check_device(device);
   }
 
   static std::vector<std::int64_t> shape_of(const std::string& name, const Entry& entry) {

@@ -256,7 +256,11 @@ TEST_F(Folder, AFaultyFileIsNamed) {
 
 TEST_F(Folder, AbsentFilesLeaveEverythingUnset) {
   EXPECT_FALSE(GenerationConfig::from_pretrained(folder_).eos_token_id);
-  EXPECT_FALSE(GenerationConfig::from_pretrained(folder_ / "none").eos_token_id);
+}
+
+TEST_F(Folder, AMissingFolderIsNamed) {
+  EXPECT_THAT(refusal<ValueError>([&] { GenerationConfig::from_pretrained(folder_ / "none"); }),
+              HasSubstr("generation_config/none' is not a folder; name that of a checkpoint"));
 }
 
 TEST_F(Folder, ALoopOfLinksIsNamed) {

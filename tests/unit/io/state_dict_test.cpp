@@ -142,6 +142,14 @@ TEST(StateDict, BadArgumentsAreRefused) {
   EXPECT_THAT(value_error([] { StateDict({}, {.dtype = at::kLong}); }), HasSubstr("int64"));
   const StateDict weights({{"a", counting({2})}});
   EXPECT_THAT(value_error([&] { weights.take("a", {-1}); }), HasSubstr("negative"));
+  const at::Device none(at::kCUDA, 99);
+  for (const LoadOptions& options :
+       {LoadOptions{.device = none}, LoadOptions{.device_map = {{"a", none}}}}) {
+    EXPECT_THAT(value_error([&] {
+                  StateDict({{"a", counting({2})}}, options);
+                }),
+                HasSubstr("weights cannot be loaded to cuda:99: this program sees"));
+  }
 }
 
 // A checkpoint with 8 MiB of bfloat16, and an integer.
