@@ -68,7 +68,8 @@ TEST_P(Processors, MakeWhatTheOracleMakes) {
 }
 
 TEST_P(Processors, RefuseWhatIsOutOfRange) {
-  for (const json& item : golden().at("refused")) {
+  const json goldens = golden();  // outlives the loop
+  for (const json& item : goldens.at("refused")) {
     const std::string message = refusal<ValueError>([&] { make(item, 16); });
     EXPECT_THAT(message, HasSubstr(GetParam())) << item;
     EXPECT_THAT(message, HasSubstr(" but is ")) << item;
@@ -78,7 +79,8 @@ TEST_P(Processors, RefuseWhatIsOutOfRange) {
 // Two rows that the oracle saw with a row of their own each, behind padding in one batch.
 TEST_P(Processors, SeeRowsWithoutTheirPadding) {
   const std::string field = GetParam();
-  for (const json& item : golden().at("cases")) {
+  const json goldens = golden();  // outlives the loop
+  for (const json& item : goldens.at("cases")) {
     if (!item.contains("input_ids")) continue;
     SCOPED_TRACE(item.at("name").get<std::string>());
     const at::Tensor scores = input_scores(item);
