@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 
 #include "generation/json_fields.h"
 #include "io/posix_file.h"
@@ -98,9 +96,7 @@ GenerationConfig GenerationConfig::from_json(std::string_view text, std::string_
 }
 
 GenerationConfig GenerationConfig::from_pretrained(const std::filesystem::path& folder) {
-  std::error_code unreadable;
-  check_value(std::filesystem::is_directory(folder, unreadable), "'", folder.string(),
-              "' is not a folder; name that of a checkpoint");
+  detail::check_checkpoint_folder(folder);
   const std::filesystem::path own = folder / "generation_config.json";
   if (detail::is_present(own)) return from_json(read_text_file(own), own.string());
   const std::filesystem::path model = folder / "config.json";

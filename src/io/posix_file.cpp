@@ -97,6 +97,13 @@ bool is_present(const std::filesystem::path& path) {
   return std::filesystem::exists(status);
 }
 
+void check_checkpoint_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;  // a folder that cannot be looked at counts as none
+  check_value(std::filesystem::is_directory(folder, ignored), "'", folder.native(),
+              "' is not a folder; name that of a checkpoint, which holds config.json and the "
+              "weights (download one from a hub first)");
+}
+
 OpenedFile open_regular_file(const std::filesystem::path& path) {
   int fd = -1;
   do {

@@ -40,6 +40,10 @@ struct OpenedFile {
 // tell (a loop of links, a folder without permission).
 bool is_present(const std::filesystem::path& path);
 
+// Refuses what is no folder, or none that can be looked at, where a checkpoint's is asked for.
+// Throws ValueError.
+void check_checkpoint_folder(const std::filesystem::path& folder);
+
 // Opens a regular file to read. Never waits (on a pipe without a writer). Throws ValueError.
 OpenedFile open_regular_file(const std::filesystem::path& path);
 

@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "io/posix_file.h"
 #include "io/strict_json.h"
@@ -71,9 +70,7 @@ void check_shard(const SafetensorsFile& shard, const std::set<std::string>& expe
 }  // namespace
 
 std::vector<std::shared_ptr<const SafetensorsFile>> open_checkpoint_files(const fs::path& folder) {
-  std::error_code ignored;  // a folder that cannot be looked at counts as none
-  check_value(fs::is_directory(folder, ignored), "checkpoint ", in_quotes(folder.native()),
-              " is not a folder that can be read");
+  check_checkpoint_folder(folder);
   std::vector<std::shared_ptr<const SafetensorsFile>> files;
   if (is_present(folder / kSingleFile)) {
     files.push_back(

@@ -1,9 +1,8 @@
 #include "kvcache/models/registry.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
+#include "io/posix_file.h"
 #include "kvcache/core/errors.h"
 #include "models/families.h"
 #include "models/fingerprint.h"
@@ -73,10 +72,7 @@ std::unique_ptr<Model> build(const ModelFamily::Build<Model>& make, const ModelC
 }
 
 ModelConfig read_config(const std::filesystem::path& folder, const ModelRegistry& families) {
-  check_value(
-      std::filesystem::is_directory(folder), "'", folder.string(),
-      "' is not a folder; name that of a checkpoint, which holds config.json and the weights "
-      "(download one from a hub first)");
+  detail::check_checkpoint_folder(folder);
   return ModelConfig::from_file(folder / "config.json", families);
 }
 
