@@ -30,6 +30,12 @@ inline std::vector<std::int64_t> from_to(std::int64_t first, std::int64_t last) 
   return result;
 }
 
+// All values, as integers.
+inline std::vector<std::int64_t> listed(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kLong).flatten().contiguous();
+  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
+}
+
 // A layer whose queries see so many tokens.
 inline LayerSpec window(std::int64_t tokens) {
   return {.type = std::string(kSlidingAttention), .window = tokens};

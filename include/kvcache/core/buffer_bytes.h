@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "kvcache/core/errors.h"
+
 namespace kvcache::detail {
 
 inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 48;  // more than a machine addresses
@@ -19,6 +21,14 @@ inline std::optional<std::int64_t> buffer_bytes(at::IntArrayRef shape, at::Scala
     bytes *= size;
   }
   return bytes;
+}
+
+// Bytes of a buffer. Throws ValueError for more than kMostBytes of them.
+inline std::int64_t bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
+  const std::optional<std::int64_t> bytes = buffer_bytes(shape, dtype);
+  check_value(bytes.has_value(), "a buffer of shape ", shape, " would be larger than ", kMostBytes,
+              " bytes");
+  return *bytes;
 }
 
 }  // namespace kvcache::detail

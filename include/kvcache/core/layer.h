@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "kvcache/core/buffer_bytes.h"
 #include "kvcache/core/errors.h"
@@ -53,11 +54,11 @@ class KeyValuePort {
   virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
   virtual void take_layout(const FixedLayout&) noexcept {}
 
-  // The buffers of a fixed size that were made, undefined where there are none; and the call of
-  // another layer like it that goes on in them, where they have the shape of its own or it has
+  // The buffers of a fixed size that were made, undefined ones where none were; and the call of
+  // another layer like it that goes on in them, where they have the shapes of its own or it has
   // none. What it holds moves there when it is next touched.
-  virtual KeyValue buffers() const { return {}; }
-  virtual void move_into(KeyValue) noexcept {}
+  virtual std::vector<at::Tensor> buffers() const { return {}; }
+  virtual void move_into(const std::vector<at::Tensor>&) noexcept {}
 };
 
 // One state among those of its kind in a layer.
@@ -104,18 +105,6 @@ struct PlanInput {
   std::int64_t cross_tokens = 0;  // a row, padding included; at least 1 there
   std::int64_t cross_batch = 0;   // rows; 0: as many as the decoder's
 };
-
-namespace detail {
-
-// Bytes of a buffer. Throws ValueError for more than kMostBytes of them.
-inline std::int64_t bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
-  const std::optional<std::int64_t> bytes = buffer_bytes(shape, dtype);
-  check_value(bytes.has_value(), "a buffer of shape ", shape, " would be larger than ", kMostBytes,
-              " bytes");
-  return *bytes;
-}
-
-}  // namespace detail
 
 // Phases of a step, in order: stage (append), seal, publish, and settle at the next touch; or
 // discard at any time before publish.

@@ -12,8 +12,9 @@ namespace kvcache {
 
 struct PackedFormat {
   enum class Kind {
-    affine,  // value = offset + code * scale
-    float8,  // value = code * scale, the code being a float8_e4m3fn
+    affine,     // value = offset + code * scale
+    float8,     // value = code * scale, the code being a float8_e4m3fn
+    symmetric,  // value = (code - 2^(bits - 1)) * scale
   };
   Kind kind = Kind::affine;
   std::int64_t bits = 4;            // of a code: 1, 2, 3, 4 or 8
@@ -22,6 +23,9 @@ struct PackedFormat {
                                     // of a head may have fewer ...
   std::int64_t group_tokens = 1;    // ... over so many tokens
   at::ScalarType parameter_dtype = at::kFloat;  // of scales and offsets: float32 or float16
+  bool rotated = false;  // the values are those of rotated(): see core/rotation.h
+
+  bool has_offsets() const { return kind == Kind::affine; }
 
   // Bytes of the codes of one token and head.
   std::int64_t code_bytes() const { return (head_dim * bits + 7) / 8; }
@@ -44,6 +48,13 @@ struct PackedStates {
   std::vector<std::int64_t> valid = {};
 
   std::int64_t tokens() const { return codes.size(2); }
+};
+
+// Keys and values of the same tokens, and the dtype that they had.
+struct PackedKeyValue {
+  PackedStates keys;
+  PackedStates values;
+  at::ScalarType dtype = at::kFloat;
 };
 
 }  // namespace kvcache

@@ -9,6 +9,7 @@
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/packed.h"
+#include "kvcache/core/rotation.h"
 
 namespace kvcache {
 
@@ -89,7 +91,7 @@ inline void check_packed(const PackedStates& packed) {
   check_value(packed.valid.empty() || tokens == packed.tokens(), "there are ", packed.tokens(),
               " packed tokens, but groups of ", tokens);
   for (const at::Tensor* t : {&packed.scales, &packed.offsets}) {
-    if (t == &packed.offsets && format.kind == PackedFormat::Kind::float8) continue;
+    if (t == &packed.offsets && !format.has_offsets()) continue;
     check_value(is(*t, format.parameter_dtype, format.channel_groups()) &&
                     t->sizes().slice(0, 2) == packed.codes.sizes().slice(0, 2) &&
                     t->size(2) == groups,
@@ -112,6 +114,20 @@ inline at::Tensor of_every_value(const at::Tensor& parameters, const PackedState
   return each.repeat_interleave(format.group_channels, 3).narrow(3, 0, format.head_dim);
 }
 
+// What codes uint8 [batch, kv_heads, tokens, head_dim] stand for, in float32.
+inline at::Tensor values_of(const at::Tensor& codes, const PackedStates& packed) {
+  const at::Tensor scales = of_every_value(packed.scales, packed);
+  switch (packed.format.kind) {
+    case PackedFormat::Kind::float8:
+      return codes.view(at::kFloat8_e4m3fn).to(at::kFloat).mul_(scales);
+    case PackedFormat::Kind::symmetric:
+      return codes.to(at::kFloat).sub_(std::int64_t{1} << (packed.format.bits - 1)).mul_(scales);
+    case PackedFormat::Kind::affine:
+      break;
+  }
+  return codes.to(at::kFloat).mul_(scales).add_(of_every_value(packed.offsets, packed));
+}
+
 }  // namespace detail
 
 // The states [batch, kv_heads, tokens, head_dim] in `dtype`, computed in float32. Throws ValueError
@@ -119,13 +135,46 @@ inline at::Tensor of_every_value(const at::Tensor& parameters, const PackedState
 inline at::Tensor unpack(const PackedStates& packed, at::ScalarType dtype) {
   detail::check_packed(packed);
   const PackedFormat& format = packed.format;
-  const at::Tensor scales = detail::of_every_value(packed.scales, packed);
   const at::Tensor codes = unpack_codes(packed.codes, format.bits, format.head_dim);
-  if (format.kind == PackedFormat::Kind::float8) {
-    return codes.view(at::kFloat8_e4m3fn).to(at::kFloat).mul_(scales).to(dtype);
+  const at::Tensor values = detail::values_of(codes, packed);
+  return (format.rotated ? rotated(values) : values).to(dtype);
+}
+
+// Tokens [first, first + length), as views.
+inline PackedStates narrow(const PackedStates& packed, std::int64_t first, std::int64_t length) {
+  if (first == 0 && length == packed.tokens()) return packed;
+  PackedStates part = packed;
+  part.codes = packed.codes.narrow(2, first, length);
+  part.valid.clear();
+  std::int64_t group = first, groups = length;
+  if (packed.format.group_tokens > 1) {
+    group = 0;
+    std::int64_t skipped = 0;  // tokens of groups before
+    const auto tokens_of = [&](std::int64_t index) {
+      return packed.valid.empty() ? packed.format.group_tokens
+                                  : packed.valid[static_cast<std::size_t>(index)];
+    };
+    while (length > 0 && skipped + tokens_of(group) <= first) skipped += tokens_of(group++);
+    std::int64_t begin = first - skipped;  // within the first group
+    for (std::int64_t done = 0; done < length;) {
+      const std::int64_t taken = std::min(
+          tokens_of(group + static_cast<std::int64_t>(part.valid.size())) - begin, length - done);
+      part.valid.push_back(taken);
+      done += taken;
+      begin = 0;
+    }
+    groups = static_cast<std::int64_t>(part.valid.size());
   }
-  const at::Tensor offsets = detail::of_every_value(packed.offsets, packed);
-  return codes.to(at::kFloat).mul_(scales).add_(offsets).to(dtype);
+  part.scales = packed.scales.narrow(2, group, groups);
+  if (packed.offsets.defined()) part.offsets = packed.offsets.narrow(2, group, groups);
+  return part;
+}
+
+inline PackedKeyValue narrow(const PackedKeyValue& packed, std::int64_t first,
+                             std::int64_t length) {
+  return {.keys = narrow(packed.keys, first, length),
+          .values = narrow(packed.values, first, length),
+          .dtype = packed.dtype};
 }
 
 }  // namespace kvcache

@@ -16,6 +16,9 @@ enum class Role {
   attention,    // keys and values, in the model's dtype
   convolution,  // last inputs of a convolution, in the model's dtype
   recurrent,    // states of a recurrence, often wider than the model's dtype
+  packed,       // codes of keys and values, what belongs to them, and dense tokens beside them:
+                // of some of the layer's tokens, in any dtype
+  layout,       // int64 on the CPU: how tokens fall into groups; made for the walk
 };
 
 struct TensorInfo {

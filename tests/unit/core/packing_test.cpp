@@ -16,13 +16,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::listed;
 using testing::refusal;
 using Numbers = std::vector<std::int64_t>;
-
-Numbers listed(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).flatten().contiguous();
-  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
-}
 
 at::Tensor bytes_of(const Numbers& codes) { return at::tensor(codes, at::kLong).to(at::kByte); }
 
