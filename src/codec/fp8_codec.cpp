@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "codec/groups.h"
-#include "kvcache/core/errors.h"
+#include "codec/parameters.h"
 
 namespace kvcache {
 namespace {
@@ -19,7 +19,7 @@ constexpr double kLargest = 448;  // that a float8_e4m3fn can say
 }  // namespace
 
 PackedFormat Fp8Codec::format(std::int64_t head_dim, at::ScalarType /*dtype*/) const {
-  check_value(head_dim >= 1, "the head size is ", head_dim, "; it must be at least 1");
+  detail::check_head_dim(head_dim);
   return {.kind = PackedFormat::Kind::float8,
           .bits = 8,
           .head_dim = head_dim,

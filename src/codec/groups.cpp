@@ -3,9 +3,9 @@
 #include <ATen/ops/cat.h>
 
 #include <cstdint>
-#include <limits>
 #include <utility>
 
+#include "codec/parameters.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/packing.h"
 
@@ -30,23 +30,19 @@ at::Tensor flat(const std::vector<Groups>& groups, at::Tensor Groups::*member) {
   return parts.size() == 1 ? parts.front() : at::cat(parts, 3);
 }
 
-// Rounded to float16, as float32; what is finite stays so.
-at::Tensor as_half(const at::Tensor& parameters) {
-  constexpr double kMost = 65504;
-  const at::Tensor clamped =
-      at::where(parameters.isfinite(), parameters.clamp(-kMost, kMost), parameters);
-  return clamped.to(at::kHalf).to(at::kFloat);
-}
-
 }  // namespace
 
-std::vector<Groups> grouped(const at::Tensor& states, const PackedFormat& format) {
+void check_states(const at::Tensor& states, const PackedFormat& format) {
   check_value(states.dim() == 4 && states.is_floating_point() &&
                   states.size(3) == format.head_dim && states.size(2) > 0 &&
                   states.size(2) % format.group_tokens == 0,
               "states to pack must be floating point [batch, kv_heads, tokens, ", format.head_dim,
               "] with a multiple of ", format.group_tokens, " tokens, but are ",
               states.scalar_type(), " ", states.sizes());
+}
+
+std::vector<Groups> grouped(const at::Tensor& states, const PackedFormat& format) {
+  check_states(states, format);
   const std::int64_t rest = format.head_dim % format.group_channels;
   const std::int64_t whole = format.head_dim - rest;
   std::vector<Groups> groups;

@@ -17,8 +17,11 @@ struct Groups {
   at::Tensor offsets = {};  // float32
 };
 
+// Throws ValueError for states that the format is not of, or that are not whole groups of tokens.
+void check_states(const at::Tensor& states, const PackedFormat& format);
+
 // The groups of states [batch, heads, tokens, head_dim]: those of full size, then those that are
-// what is left of a head. Throws ValueError for states that do not fit the format.
+// what is left of a head. Throws ValueError as check_states().
 std::vector<Groups> grouped(const at::Tensor& states, const PackedFormat& format);
 
 // Sets codes to those of the values nearest to `scales` and `offsets`, from 0 to `most`.

@@ -17,8 +17,7 @@ struct Groups;
 
 struct AffineCodecOptions {
   std::int64_t bits = 4;
-  std::int64_t group_size = 64;  // values that share a scale, at least 1; a multiple of 8 where
-                                 // they are of several tokens
+  std::int64_t group_size = 64;  // values that share a scale, at least 1
   // One channel of consecutive tokens instead of neighbouring channels of one token: the way for
   // keys, whose channels differ in size (KIVI, https://arxiv.org/abs/2402.02750).
   bool over_tokens = false;
@@ -28,6 +27,8 @@ struct AffineCodecOptions {
 
 class AffineCodec : public Codec {
  public:
+  static constexpr std::int64_t kMostInGroup = 65'536;  // values
+
   // Within a token, groups are of equal size, at most group_size, but for the last: head size 80 in
   // groups of at most 64 makes two of 40.
   PackedFormat format(std::int64_t head_dim, at::ScalarType dtype) const final;

@@ -17,6 +17,7 @@
 #include "kvcache/codec/hqq_codec.h"
 #include "kvcache/codec/quanto_codec.h"
 #include "kvcache/core/packing.h"
+#include "tests/support/codec_values.h"
 #include "tests/support/refusal.h"
 #include "tests/support/tensors.h"
 
@@ -24,15 +25,12 @@ namespace kvcache {
 namespace {
 
 using ::testing::AllOf;
+using testing::codec_values;
 using testing::difference;
 using ::testing::HasSubstr;
+using testing::listed;
 using testing::refusal;
 using Numbers = std::vector<std::int64_t>;
-
-Numbers listed(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).flatten().contiguous();
-  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
-}
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -49,14 +47,6 @@ PackedStates encoded(const Codec& codec, const at::Tensor& states, const at::Ten
 
 at::Tensor decoded(const Codec& codec, const at::Tensor& states) {
   return unpack(encoded(codec, states), states.scalar_type());
-}
-
-// As make_codecs.py has it.
-at::Tensor values(const Numbers& shape, std::int64_t salt) {
-  const at::Tensor i = at::arange(c10::multiply_integers(shape), at::kLong);
-  const at::Tensor steps =
-      (i * i * 31 + i * 17 + salt * 7919).remainder(509).sub(254).to(at::kFloat).div(64);
-  return steps.mul(steps.abs()).div(4).reshape(shape);
 }
 
 at::Tensor floats(const nlohmann::json& list, at::IntArrayRef shape) {
@@ -81,7 +71,7 @@ TEST(Codecs, CodesScalesAndOffsetsAreTheOracles) {
                  (entry.at("over_tokens").get<bool>() ? " over tokens" : " within tokens"));
     const auto shape = entry.at("shape").get<Numbers>();
     const auto bits = entry.at("nbits").get<std::int64_t>();
-    const at::Tensor states = values(shape, entry.at("salt").get<std::int64_t>());
+    const at::Tensor states = codec_values(shape, entry.at("salt").get<std::int64_t>());
     const auto codec = make(entry.at("backend"), {.bits = bits,
                                                   .group_size = entry.at("group_size"),
                                                   .over_tokens = entry.at("over_tokens")});
@@ -135,7 +125,7 @@ TEST_P(EveryCodec, GroupsDoNotDependOnThoseAfterThem) {
   const auto codec = this->codec(8);
   const std::int64_t half = tokens(*codec, 2);
   const at::Tensor states =
-      at::cat({values({2, 2, half, 16}, 1), values({2, 2, half, 16}, 2) * 50}, 2);
+      at::cat({codec_values({2, 2, half, 16}, 1), codec_values({2, 2, half, 16}, 2) * 50}, 2);
   const at::Tensor first = states.narrow(2, 0, half);
   const at::Tensor alone = decoded(*codec, first), together = decoded(*codec, states);
   if (std::string(GetParam().backend) == "hqq") {
@@ -148,7 +138,7 @@ TEST_P(EveryCodec, GroupsDoNotDependOnThoseAfterThem) {
 
 TEST_P(EveryCodec, RowsDoNotTouchEachOther) {
   const auto codec = this->codec(8);
-  at::Tensor states = values({3, 2, tokens(*codec, 2), 16}, 3);
+  at::Tensor states = codec_values({3, 2, tokens(*codec, 2), 16}, 3);
   states.select(0, 0).mul_(100);
   states[1][0][0][0] = kNan;
   const at::Tensor together = decoded(*codec, states);
@@ -170,7 +160,7 @@ TEST_P(EveryCodec, ConstantAndZeroGroupsAreExact) {
 TEST_P(EveryCodec, WhatIsNotFiniteHarmsItsOwnGroupAlone) {
   const auto codec = this->codec(8);
   const std::int64_t count = tokens(*codec, 2);
-  const at::Tensor states = values({1, 2, count, 16}, 4);
+  const at::Tensor states = codec_values({1, 2, count, 16}, 4);
   for (const double bad : {kNan, kInfinity, -kInfinity}) {
     at::Tensor spoilt = states.clone();
     spoilt[0][1][0][3] = bad;
@@ -208,7 +198,7 @@ TEST_P(EveryCodec, HalfPrecisionDoesNotOverflow) {
 // Values of several sorts: even, most of them small, a few far out.
 std::vector<at::Tensor> sorts_of_values(const Numbers& shape, std::int64_t salt) {
   at::manual_seed(static_cast<std::uint64_t>(salt));
-  return {values(shape, salt), at::randn(shape).mul(2).exp(),
+  return {codec_values(shape, salt), at::randn(shape).mul(2).exp(),
           at::rand(shape).lt(0.1).to(at::kFloat).mul(30).add(at::randn(shape))};
 }
 
@@ -250,7 +240,7 @@ TEST(AffineCodecs, ParametersTake16BitsForStatesOf16) {
   EXPECT_EQ(codec.format(64, at::kBFloat16).parameter_dtype, at::kHalf);
   EXPECT_EQ(codec.format(64, at::kFloat).parameter_dtype, at::kFloat);
   const QuantoCodec narrow({.bits = 4, .parameter_dtype = at::kHalf});
-  EXPECT_EQ(encoded(narrow, values({1, 1, 2, 64}, 1)).scales.scalar_type(), at::kHalf);
+  EXPECT_EQ(encoded(narrow, codec_values({1, 1, 2, 64}, 1)).scales.scalar_type(), at::kHalf);
   // Beyond what float16 can say, values saturate.
   const at::Tensor large = at::tensor({-1e30F, 1e30F, 0.0F, 1.0F}).view({1, 1, 1, 4});
   const at::Tensor result = decoded(narrow, large);
@@ -328,7 +318,7 @@ TEST(Fp8Codec, LaterValuesSaturateNothing) {
 
 TEST(Fp8Codec, AScaleStaysWhileItWillDo) {
   const Fp8Codec codec;
-  const at::Tensor states = values({2, 2, 3 * Fp8Codec::kGroupTokens, 8}, 1).clamp(-2, 2);
+  const at::Tensor states = codec_values({2, 2, 3 * Fp8Codec::kGroupTokens, 8}, 1).clamp(-2, 2);
   states.narrow(2, 0, 1).fill_(2);
   states.narrow(2, Fp8Codec::kGroupTokens, Fp8Codec::kGroupTokens).mul_(0.01);
   states[1][0][2 * Fp8Codec::kGroupTokens][0] = 20;  // outgrows that of its head
