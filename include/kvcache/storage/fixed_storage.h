@@ -11,57 +11,35 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "kvcache/core/dtype_name.h"
 #include "kvcache/storage/check.h"
+#include "kvcache/storage/fixed_room.h"
 #include "kvcache/storage/storage.h"
 
 namespace kvcache {
 
-struct FixedStorageOptions {
-  std::int64_t columns = 1;     // tokens: all that are kept, or a ring's window
-  bool ring = false;            // older tokens give way; else a token too many is refused
-  std::int64_t slack = 0;       // tokens of a ring beyond its window, for past recording
-  std::int64_t most_slack = 0;  // beyond which recording makes no room
-};
-
 class FixedStorage final : public Storage {
  public:
   FixedStorage(const FixedStorageOptions& options, std::shared_ptr<Memory> memory)
-      : options_(options), slots_(options.columns + options.slack), memory_(std::move(memory)) {}
+      : room_(options), memory_(std::move(memory)) {}
 
   Range held() const override { return held_; }
-  std::optional<std::int64_t> capacity() const override {
-    return options_.ring ? std::nullopt : std::optional(slots_);
-  }
-  std::int64_t least_columns() const override { return options_.columns; }
+  std::optional<std::int64_t> capacity() const override { return room_.capacity(); }
+  std::int64_t least_columns() const override { return room_.columns(); }
 
   void reserve(std::int64_t) override {}  // all room is there from the first keys on
 
-  std::int64_t planned_slots(std::int64_t) const override { return slots_; }
+  std::int64_t planned_slots(std::int64_t) const override { return slots(); }
 
   std::int64_t record_room(std::optional<std::int64_t> asked) const override {
-    const std::int64_t slack = slots_ - options_.columns;
-    const std::int64_t most = std::max(slack, options_.most_slack);
-    const std::int64_t wanted = std::min(asked.value_or(slack > 0 ? slack : most_record()), most);
-    check_state(wanted > 0 && wanted <= most_record(), "the ring has ", slots_,
-                " slots for a window of ", options_.columns, ", so it can record ", slack,
-                " past tokens", asked ? c10::str(", not ", *asked) : std::string(),
-                "; make the cache with a larger record_slack, or call activate_past_recording() "
-                "before its first token");
-    return wanted;
+    return room_.record_room(asked, held_.end == 0);
   }
-
-  // A ring is made larger before its first token only.
-  std::int64_t most_record() const override {
-    const std::int64_t slack = slots_ - options_.columns;
-    return held_.end == 0 ? std::max(slack, options_.most_slack) : slack;
-  }
+  std::int64_t most_record() const override { return room_.most_record(held_.end == 0); }
 
   // A larger ring is made with the next keys.
-  void record(std::int64_t tokens) noexcept override {
-    slots_ = std::max(slots_, options_.columns + tokens);
-  }
+  void record(std::int64_t tokens) noexcept override { room_.record(tokens); }
 
   KeyValue make_buffers(const KeyValueShape& shape) const override {
     return is_shaped(shape) ? KeyValue{} : allocate(shape);
@@ -73,22 +51,23 @@ class FixedStorage final : public Storage {
     shape_fixed_ = true;
   }
 
-  std::optional<FixedLayout> layout() const override { return FixedLayout{slots_, pinned_}; }
+  std::optional<FixedLayout> layout() const override { return FixedLayout{room_.slots(), pinned_}; }
 
   void take_layout(const FixedLayout& layout) noexcept override {
-    slots_ = layout.slots;
+    room_.set_slots(layout.slots);
     pinned_ = layout.pinned;
     shape_fixed_ = pinned_.has_value();
   }
 
-  KeyValue buffers() const override { return buffer_; }
+  std::vector<at::Tensor> buffers() const override { return {buffer_.keys, buffer_.values}; }
 
-  void move_into(KeyValue buffers) noexcept override {
+  void move_into(const std::vector<at::Tensor>& buffers) noexcept override {
     const bool has_own = buffer_.keys.defined();
-    if (!buffers.keys.defined() || buffers.keys.size(2) != slots_) return;
-    if (has_own && !(shape_of(buffers) == shape_of(buffer_))) return;
+    if (buffers.size() != 2 || !buffers[0].defined() || buffers[0].size(2) != slots()) return;
+    const KeyValue given{buffers[0], buffers[1]};
+    if (has_own && !(shape_of(given) == shape_of(buffer_))) return;
     if (has_own) moved_from_ = std::move(buffer_);
-    buffer_ = std::move(buffers);
+    buffer_ = given;
   }
 
   View stage(const StageInput& input) override {
@@ -119,7 +98,7 @@ class FixedStorage final : public Storage {
 
   // Zeros behind what is filled, so that whoever reads padding finds numbers there.
   KeyValue joined(const View& view) override {
-    const std::int64_t length = view.visible.length, columns = options_.columns;
+    const std::int64_t length = view.visible.length, columns = room_.columns();
     if (length >= columns) return dense(view);
     const auto padded = [&](const at::Tensor& buffer) {
       buffer.narrow(2, length, columns - length).zero_();
@@ -170,19 +149,19 @@ class FixedStorage final : public Storage {
     settle();
     visitor.count("held_first", held_.first);
     visitor.count("held_end", held_.end);
-    check_value(held_.length() <= slots_, "there are ", held_.length(),
-                " tokens to hold, but the layer's buffers have ", slots_,
+    check_value(held_.length() <= slots(), "there are ", held_.length(),
+                " tokens to hold, but the layer's buffers have ", slots(),
                 " slots; make the cache with a larger record_slack or max_cache_len");
     std::int64_t shape_fixed = shape_fixed_ ? 1 : 0;
     visitor.count("shape_fixed", shape_fixed);
     check_value(shape_fixed == 0 || shape_fixed == 1, "shape_fixed is ", shape_fixed,
                 "; it must be 0 or 1");
-    const std::int64_t slot = held_.first % slots_;
+    const std::int64_t slot = held_.first % slots();
     TensorInfo info{.name = "keys",
                     .batch_dim = 0,
                     .token_dim = 2,
                     .live = {slot, slot + held_.length()},
-                    .slots = slots_};
+                    .slots = slots()};
     visitor.tensor(info, buffer_.keys);
     info.name = "values";
     visitor.tensor(info, buffer_.values);
@@ -199,8 +178,7 @@ class FixedStorage final : public Storage {
 
   // A copy has buffers of its own, whose shape nobody asked for: other ones fit after a reset.
   std::unique_ptr<Storage> clone() const override {
-    auto copy = std::make_unique<FixedStorage>(options_, memory_);
-    copy->slots_ = slots_;
+    auto copy = std::unique_ptr<FixedStorage>(new FixedStorage(room_, memory_));
     copy->held_ = held_;
     copy->owed_ = owed_;  // never written to
     copy->shape_fixed_ = shape_fixed_;
@@ -211,6 +189,9 @@ class FixedStorage final : public Storage {
   }
 
  private:
+  FixedStorage(const detail::FixedRoom& room, std::shared_ptr<Memory> memory)
+      : room_(room), memory_(std::move(memory)) {}
+
   struct Owed {
     KeyValue states;     // own copies
     std::int64_t first;  // position of the first token
@@ -222,16 +203,9 @@ class FixedStorage final : public Storage {
     std::optional<Owed> owed = {};
   };
 
-  static KeyValueShape shape_of(const KeyValue& states) {
-    return {.batch = states.keys.size(0),
-            .kv_heads = states.keys.size(1),
-            .key_dim = states.keys.size(3),
-            .value_dim = states.values.size(3),
-            .dtype = states.keys.scalar_type(),
-            .device = states.keys.device()};
-  }
+  std::int64_t slots() const { return room_.slots(); }
 
-  static at::Tensor slots(const at::Tensor& buffer, Range part) {
+  static at::Tensor part_of(const at::Tensor& buffer, Range part) {
     return buffer.narrow(2, part.first, part.length());
   }
 
@@ -240,8 +214,8 @@ class FixedStorage final : public Storage {
 
   void copy_held(const KeyValue& from, const KeyValue& to) const {
     for (const Range& part : slots_of(held_)) {
-      slots(to.keys, part).copy_(slots(from.keys, part));
-      slots(to.values, part).copy_(slots(from.values, part));
+      part_of(to.keys, part).copy_(part_of(from.keys, part));
+      part_of(to.values, part).copy_(part_of(from.values, part));
     }
   }
 
@@ -256,24 +230,17 @@ class FixedStorage final : public Storage {
                 "; make another cache for them");
   }
 
-  // Where positions lie, at most as many as there are slots: in one piece or two, oldest first.
   c10::SmallVector<Range, 2> slots_of(Range positions) const {
-    c10::SmallVector<Range, 2> parts;
-    if (positions.length() == 0) return parts;
-    const std::int64_t slot = positions.first % slots_;
-    const std::int64_t before_end = std::min(positions.length(), slots_ - slot);
-    parts.push_back({slot, slot + before_end});
-    if (before_end < positions.length()) parts.push_back({0, positions.length() - before_end});
-    return parts;
+    return detail::ring_parts(positions, slots());
   }
 
   bool is_shaped(const KeyValueShape& shape) const {
-    return buffer_.keys.defined() && buffer_.keys.size(2) == slots_ && shape_of(buffer_) == shape;
+    return buffer_.keys.defined() && buffer_.keys.size(2) == slots() && shape_of(buffer_) == shape;
   }
 
   KeyValue allocate(const KeyValueShape& shape) const {
     const auto make = [&](std::int64_t dim) {
-      return memory_->allocate({shape.batch, shape.kv_heads, slots_, dim},
+      return memory_->allocate({shape.batch, shape.kv_heads, slots(), dim},
                                {.dtype = shape.dtype, .device = shape.device});
     };
     return {make(shape.key_dim), make(shape.value_dim)};
@@ -285,15 +252,13 @@ class FixedStorage final : public Storage {
       detail::check_continues(buffer_.keys, input.keys, "keys");
       detail::check_continues(buffer_.values, input.values, "values");
     }
-    check_value(options_.ring || input.seen + input.tokens() <= slots_, "the layer holds ",
-                input.seen, " of at most ", slots_, " tokens and cannot take ", input.tokens(),
-                " more");
+    room_.check_takes(input.seen, input.tokens());
   }
 
   // Whether all of the step has slots beside those of held tokens.
   bool fits(const StageInput& input) const {
     const std::int64_t first = held_.length() > 0 ? held_.first : input.seen;
-    return input.seen + input.tokens() - first <= slots_;
+    return input.seen + input.tokens() - first <= slots();
   }
 
   View write_all(const StageInput& input) {
@@ -345,8 +310,8 @@ class FixedStorage final : public Storage {
   void write(const KeyValue& states, std::int64_t first) {
     std::int64_t done = 0;
     for (const Range& part : slots_of({first, first + states.keys.size(2)})) {
-      slots(buffer_.keys, part).copy_(states.keys.narrow(2, done, part.length()));
-      slots(buffer_.values, part).copy_(states.values.narrow(2, done, part.length()));
+      part_of(buffer_.keys, part).copy_(states.keys.narrow(2, done, part.length()));
+      part_of(buffer_.values, part).copy_(states.values.narrow(2, done, part.length()));
       done += part.length();
     }
   }
@@ -357,17 +322,17 @@ class FixedStorage final : public Storage {
         owed_ ? std::clamp(owed_->first, positions.first, positions.end) : positions.end;
     std::int64_t first = positions.first;
     for (const Range& part : slots_of({positions.first, owed_from})) {
-      view.segments.push_back({slots(content().keys, part), slots(content().values, part), first});
+      view.segments.push_back(
+          {part_of(content().keys, part), part_of(content().values, part), first});
       first += part.length();
     }
     if (first == positions.end) return;
     const Range part{first - owed_->first, positions.end - owed_->first};
     view.segments.push_back(
-        {slots(owed_->states.keys, part), slots(owed_->states.values, part), first});
+        {part_of(owed_->states.keys, part), part_of(owed_->states.values, part), first});
   }
 
-  FixedStorageOptions options_;
-  std::int64_t slots_;
+  detail::FixedRoom room_;
   std::shared_ptr<Memory> memory_;
   KeyValue buffer_;  // [batch, kv_heads, slots, head_dim] each, undefined at first
   Range held_;       // positions promised

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "kvcache/core/buffer_bytes.h"
 #include "kvcache/core/layer_spec.h"
 #include "kvcache/core/memory.h"
 #include "kvcache/core/view.h"
@@ -53,6 +55,13 @@ class Storage {
     return capacity().value_or(tokens);
   }
 
+  // Bytes of its buffers for keys and values of this shape once so much was reserved.
+  virtual std::int64_t planned_bytes(const KeyValueShape& shape, std::int64_t tokens) const {
+    return detail::bytes_of(
+        {shape.batch, shape.kv_heads, shape.key_dim + shape.value_dim, planned_slots(tokens)},
+        shape.dtype);
+  }
+
   // How many tokens older than a window it can keep, of `asked` ones; absent: as many as it can.
   // Throws RuntimeError if its size is fixed and less than what is asked.
   virtual std::int64_t record_room(std::optional<std::int64_t> asked) const {
@@ -75,8 +84,8 @@ class Storage {
   // See KeyValuePort.
   virtual std::optional<FixedLayout> layout() const { return std::nullopt; }
   virtual void take_layout(const FixedLayout&) noexcept {}
-  virtual KeyValue buffers() const { return {}; }
-  virtual void move_into(KeyValue) noexcept {}
+  virtual std::vector<at::Tensor> buffers() const { return {}; }
+  virtual void move_into(const std::vector<at::Tensor>&) noexcept {}
 
   // Takes the step's keys and values in and returns what its queries read; the view may alias the
   // given tensors, what is kept does not. Throws ValueError if shape, dtype or device do not fit
@@ -104,8 +113,12 @@ class Storage {
   // Undoes an unpublished step; buffers that only it needed are let go.
   virtual void discard() noexcept = 0;
 
-  // Keeps positions `keep` only, which must lie within held(). Buffers that grow give memory back
-  // that as many tokens as before will not need.
+  // Whether trim(keep) would leave room for all that its size promises.
+  virtual bool can_trim(Range /*keep*/) const { return true; }
+
+  // Keeps positions `keep` only, which must lie within held() or be none, before its end: what
+  // comes next follows keep.end. Buffers that grow give memory back that as many tokens as before
+  // will not need.
   virtual void trim(Range keep) = 0;
 
   // Forgets all, also what was reserved, and lets the buffers go.

@@ -1,0 +1,157 @@
+// Some packed keys and values in one piece of memory: see GrowingPackedHistory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "kvcache/core/memory.h"
+#include "kvcache/core/packed.h"
+#include "kvcache/core/packing.h"
+#include "kvcache/core/view.h"
+#include "kvcache/core/visitor.h"
+#include "kvcache/storage/allocate_slots.h"
+#include "kvcache/storage/packed_side.h"
+#include "kvcache/storage/token_groups.h"
+
+namespace kvcache::detail {
+
+struct PackedBlock {
+  PackedSide keys = {};
+  PackedSide values = {};
+  Range tokens = {};        // positions that are promised
+  std::int64_t slot = 0;    // of tokens.first, in what there is for each token
+  TokenGroups groups = {};  // of those tokens; none: groups lie within tokens
+  bool all_rows = false;    // one row, which every row reads
+  bool shared = false;      // with another cache: nothing is appended
+
+  static PackedBlock with_room(const PackedRoom& room, std::int64_t first,
+                               const PackedKeyValue& like, Memory& memory) {
+    const auto make = [&](const PackedStates& states) {
+      const std::int64_t parameters = room.parameters(states.format);
+      PackedSide side{.codes = allocate_slots(memory, states.codes, 2, room.slots),
+                      .scales = allocate_slots(memory, states.scales, 2, parameters)};
+      if (states.offsets.defined()) {
+        side.offsets = allocate_slots(memory, states.offsets, 2, parameters);
+      }
+      return side;
+    };
+    return {.keys = make(like.keys), .values = make(like.values), .tokens = {first, first}};
+  }
+
+  // Tokens that may still be appended, whole groups.
+  std::int64_t room(const PackedFormats& formats) const {
+    if (shared) return 0;
+    const std::int64_t unit = formats.group_tokens();
+    std::int64_t units = (keys.codes.size(2) - slot - tokens.length()) / unit;
+    for (const auto& [side, format] :
+         {std::pair(&keys, &formats.keys), std::pair(&values, &formats.values)}) {
+      if (format->group_tokens > 1) units = std::min(units, side->scales.size(2) - groups.end());
+    }
+    return std::max<std::int64_t>(units, 0) * unit;
+  }
+
+  // Requires as many tokens as there is room for at most.
+  void append(const PackedFormats& formats, const PackedKeyValue& added) {
+    const std::int64_t count = added.keys.tokens(), unit = formats.group_tokens();
+    write(keys, formats.keys, added.keys);
+    write(values, formats.values, added.values);
+    tokens.end += count;
+    if (unit > 1) groups.append(count, unit);
+  }
+
+  // Scales of the last group: [batch or 1, kv_heads, 1, channel_groups].
+  at::Tensor last_scales(PackedSide PackedBlock::*side) const {
+    const at::Tensor& scales = (this->*side).scales;
+    const std::int64_t last = groups.valid.empty() ? slot + tokens.length() - 1 : groups.end() - 1;
+    return scales.narrow(2, std::min(last, scales.size(2) - 1), 1);
+  }
+
+  PackedKeyValue narrow(Range wanted, const PackedFormats& formats) const {
+    const std::int64_t first = wanted.first - tokens.first;
+    return {.keys = kvcache::narrow(held(keys, formats.keys), first, wanted.length()),
+            .values = kvcache::narrow(held(values, formats.values), first, wanted.length()),
+            .dtype = formats.dtype};
+  }
+
+  // Lets tokens outside `keep` go.
+  void trim(Range keep, const PackedFormats& formats) noexcept {
+    const Range had = tokens;
+    tokens.first = std::clamp(keep.first, had.first, had.end);
+    tokens.end = std::clamp(keep.end, tokens.first, had.end);
+    slot += tokens.first - had.first;
+    if (formats.group_tokens() > 1) {
+      groups.trim(tokens.first - had.first, had.end - tokens.end);
+    }
+  }
+
+  // `formats`: null in a block of nothing.
+  void visit(Visitor& visitor, const PackedFormats* formats) {
+    const auto visit_one = [&](PackedSide& side, const PackedNames& names,
+                               const PackedFormat* format) {
+      return visit_side(visitor, side, names,
+                        {.slots = {slot, slot + tokens.length()},
+                         .parameters = format != nullptr ? groups_of(*format) : Range{},
+                         .all_rows = all_rows,
+                         .writable = !shared},
+                        format != nullptr && format->has_offsets());
+    };
+    const bool keys_replaced =
+        visit_one(keys, kKeyNames, formats != nullptr ? &formats->keys : nullptr);
+    const bool values_replaced =
+        visit_one(values, kValueNames, formats != nullptr ? &formats->values : nullptr);
+    if (keys_replaced && values_replaced && !all_rows) shared = false;
+  }
+
+  // Throws ValueError for tensors that are not those of these formats and rows.
+  void check(const PackedFormats& formats, std::int64_t rows) const {
+    groups.check(tokens.length(), formats.group_tokens());
+    for (const auto& [side, format] :
+         {std::pair(&keys, &formats.keys), std::pair(&values, &formats.values)}) {
+      check_rows(*side, rows);
+      check_packed(held(*side, *format));
+    }
+  }
+
+  // Goes on with memory of its own.
+  void own(Memory& memory) {
+    for (PackedSide* side : {&keys, &values}) {
+      for (at::Tensor* tensor : {&side->codes, &side->scales, &side->offsets}) {
+        if (!tensor->defined()) continue;
+        const at::Tensor copy = allocate_slots(memory, *tensor, 2, tensor->size(2));
+        copy.copy_(*tensor);
+        *tensor = copy;
+      }
+    }
+    shared = all_rows;
+  }
+
+ private:
+  Range groups_of(const PackedFormat& format) const {
+    if (format.group_tokens == 1) return {slot, slot + tokens.length()};
+    return {groups.first, groups.end()};
+  }
+
+  PackedStates held(const PackedSide& side, const PackedFormat& format) const {
+    const Range parameters = groups_of(format);
+    PackedStates states{.format = format,
+                        .codes = side.codes.narrow(2, slot, tokens.length()),
+                        .scales = side.scales.narrow(2, parameters.first, parameters.length())};
+    if (side.offsets.defined()) {
+      states.offsets = side.offsets.narrow(2, parameters.first, parameters.length());
+    }
+    if (format.group_tokens > 1) states.valid = groups.valid;
+    return states;
+  }
+
+  void write(const PackedSide& side, const PackedFormat& format, const PackedStates& added) const {
+    const std::int64_t end = groups_of(format).end, count = added.scales.size(2);
+    side.codes.narrow(2, slot + tokens.length(), added.tokens()).copy_(added.codes);
+    side.scales.narrow(2, end, count).copy_(added.scales);
+    if (side.offsets.defined()) side.offsets.narrow(2, end, count).copy_(added.offsets);
+  }
+};
+
+}  // namespace kvcache::detail
