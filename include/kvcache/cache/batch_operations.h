@@ -54,7 +54,7 @@ struct ByteCounts {
 class CountBytes final : public Visitor {
  public:
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-    if (!tensor.defined()) return;
+    if (!tensor.defined() || info.role == Role::layout) return;
     for (const at::Tensor& part : live_parts(info, tensor)) {
       counts.live += static_cast<std::int64_t>(part.nbytes());
     }
@@ -80,8 +80,8 @@ class CheckDtype final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     const bool held = tensor.defined() && (!info.token_dim || info.live.length() > 0);
-    check_value(!held || info.role == Role::recurrent || !tensor.is_floating_point() ||
-                    tensor.scalar_type() == dtype_,
+    check_value(!held || info.role == Role::recurrent || info.role == Role::packed ||
+                    !tensor.is_floating_point() || tensor.scalar_type() == dtype_,
                 "the cache's ", info.name, " are ",
                 dtype_name(held ? tensor.scalar_type() : dtype_), ", but the model computes in ",
                 dtype_name(dtype_), "; reset the cache or convert the model");

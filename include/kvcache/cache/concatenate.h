@@ -105,7 +105,15 @@ inline at::Tensor join_states(const std::vector<CacheRows>& caches, const std::s
   if (!first.batch_dim) return first.content;
   std::vector<at::Tensor> rows;
   rows.reserve(caches.size());
-  for (const CacheRows& cache : caches) rows.push_back(cache.state.tensors.at(name).content);
+  for (const CacheRows& cache : caches) {
+    rows.push_back(cache.state.tensors.at(name).content);
+    const auto dim = first.token_dim;
+    check_value(!dim || rows.front().size(*dim) == rows.back().size(*dim), "there are ", name,
+                " of ", rows.front().size(dim.value_or(0)), " tokens in one cache and of ",
+                rows.back().size(dim.value_or(0)),
+                " in another of the same length; quantized caches are joined if they were cropped "
+                "alike");
+  }
   return at::cat(rows, *first.batch_dim);
 }
 
@@ -150,6 +158,29 @@ inline LayerState join_rows(const std::vector<CacheRows>& caches) {
             : join_states(caches, name);
   }
   return result;
+}
+
+// Refuses to join caches of different lengths where tokens of `stack`, one of them, are packed:
+// shorter ones would have to move within groups of several. Throws ValueError.
+inline void check_can_move(LayerStack& stack, const std::vector<History>& histories) {
+  class FindPacked final : public Visitor {
+   public:
+    void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      found = found || (tensor.defined() && info.role == Role::packed && info.live.length() > 0);
+    }
+    void count(std::string_view, std::int64_t&) override {}
+
+    bool found = false;
+  };
+  const auto [shortest, longest] =
+      std::minmax_element(histories.begin(), histories.end(),
+                          [](const auto& a, const auto& b) { return a.seen() < b.seen(); });
+  if (shortest == histories.end() || shortest->seen() == longest->seen()) return;
+  FindPacked packed;
+  visit_all(stack, packed);
+  check_value(!packed.found, "caches of ", shortest->seen(), " and ", longest->seen(),
+              " tokens cannot be joined once tokens are quantized; join caches of one length, or "
+              "before they exceed residual_length");
 }
 
 inline History join_histories(const std::vector<History>& histories) {

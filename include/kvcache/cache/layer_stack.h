@@ -35,7 +35,7 @@ class LayerStack {
     check_value(memory_ != nullptr,
                 "the options' memory is null; leave it out for LibTorch's allocators");
     check_value(placement_ != nullptr, "the cache's placement is null");
-    for (const LayerSpec& spec : specs) layers_.push_back(registry_.make(spec, memory_));
+    for (const LayerSpec& spec : specs) layers_.push_back(registry_.make(spec, memory_, size()));
     for (std::int64_t i = 0; i < size(); ++i) last_readers_.push_back(i);
     for (std::int64_t i = 0; i < size(); ++i) note_donor(i);
   }
@@ -63,7 +63,7 @@ class LayerStack {
   void make_up_to(std::int64_t index) {
     check_index(index);
     while (!has(index)) {
-      layers_.push_back(registry_.make(LayerSpec{}, memory_));
+      layers_.push_back(registry_.make(LayerSpec{}, memory_, size()));
       layers_.back()->reserve(reserved_);
     }
   }
@@ -71,7 +71,7 @@ class LayerStack {
   // A layer of the class and settings of layer `index` that holds nothing, with no buffers yet.
   // `pinned`: of a shape that was fixed for good, too, as it is to take that layer's place.
   std::unique_ptr<Layer> make_like(std::int64_t index, bool pinned = true) const {
-    std::unique_ptr<Layer> fresh = registry_.make((*this)[index].spec(), memory_);
+    std::unique_ptr<Layer> fresh = registry_.make((*this)[index].spec(), memory_, index);
     if (auto layout = this->layout(index)) {
       if (!pinned) layout->pinned.reset();
       fresh->key_values()->take_layout(*layout);

@@ -109,6 +109,10 @@ class WriteState final : public Visitor {
       shape[static_cast<std::size_t>(*info.token_dim)] =
           info.live.end == 0 ? 1 : info.slots.value_or(info.live.end);
     }
+    if (info.role == Role::layout) {
+      tensor = content.to(at::kCPU);
+      return;
+    }
     const bool fits = tensor.defined() && tensor.sizes() == shape &&
                       tensor.device() == options_.device &&
                       tensor.scalar_type() == content.scalar_type();
@@ -160,10 +164,11 @@ class WriteState final : public Visitor {
     check_value(has_size(info.token_dim, info.live.length()), info.name, " are ", content.sizes(),
                 ", but must hold ", info.live.length(), " tokens in dimension ",
                 info.token_dim.value_or(0));
-    check_value(
-        info.role == Role::recurrent || !options_.dtype || content.scalar_type() == *options_.dtype,
-        info.name, " are ", dtype_name(content), ", but must be ",
-        dtype_name(options_.dtype.value_or(content.scalar_type())));
+    check_value(info.role == Role::recurrent || info.role == Role::packed ||
+                    info.role == Role::layout || !options_.dtype ||
+                    content.scalar_type() == *options_.dtype,
+                info.name, " are ", dtype_name(content), ", but must be ",
+                dtype_name(options_.dtype.value_or(content.scalar_type())));
     if (content.numel() > 0) return;
     std::int64_t elements = 1;
     for (std::int64_t dim = 0; dim < content.dim(); ++dim) {

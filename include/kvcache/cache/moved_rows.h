@@ -23,21 +23,23 @@ namespace kvcache {
 
 namespace detail {
 
-// Whether rows share tokens, as expand() makes them.
-class FindSharedRows final : public Visitor {
+// Whether rows share tokens, as expand() makes them, and whether tokens are or will be packed.
+class LookAtRows final : public Visitor {
  public:
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-    found = found || (tensor.defined() && info.token_dim && !info.batch_dim);
+    shared = shared || (tensor.defined() && info.token_dim && !info.batch_dim);
+    packed = packed || info.role == Role::packed;
   }
   void count(std::string_view, std::int64_t&) override {}
 
-  bool found = false;
+  bool shared = false;
+  bool packed = false;
 };
 
-inline bool has_shared_rows(LayerStack& stack) {
-  FindSharedRows shared;
-  visit_all(stack, shared);
-  return shared.found;
+inline LookAtRows look_at_rows(LayerStack& stack) {
+  LookAtRows look;
+  visit_all(stack, look);
+  return look;
 }
 
 // Moves row i's tokens `columns[i]` slots on, over the row's last ones, and leaves zeros before
@@ -49,7 +51,7 @@ class MoveTokensOn final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     if (!tensor.defined()) return;
-    can_ = can_ && info.batch_dim && info.token_dim && info.writable &&
+    can_ = can_ && info.role != Role::packed && info.batch_dim && info.token_dim && info.writable &&
            info.live.end <= tensor.size(*info.token_dim);
     if (!can_) return;
     const at::Tensor live = tensor.narrow(*info.token_dim, info.live.first, info.live.length());
@@ -120,7 +122,8 @@ KVCACHE_INLINE bool LayeredCache::has_fixed_buffers() const {
 
 KVCACHE_INLINE bool LayeredCache::has_bound_rows() {
   stack_->check_no_step();
-  return has_fixed_buffers() || detail::has_shared_rows(*stack_);
+  const detail::LookAtRows rows = detail::look_at_rows(*stack_);
+  return has_fixed_buffers() || rows.shared || rows.packed;
 }
 
 KVCACHE_INLINE void LayeredCache::forget_tokens() noexcept {
@@ -133,7 +136,7 @@ KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::copy_rows(const at::Tensor& 
   stack_->check_whole();
   const std::vector<std::int64_t> chosen = detail::checked_rows(rows, batch_size());
   const auto batch = static_cast<std::int64_t>(chosen.size());
-  if (detail::has_shared_rows(*stack_)) {
+  if (detail::look_at_rows(*stack_).shared) {
     std::unique_ptr<Cache> copy = fork();
     copy->batch_select_indices(rows);
     return copy;
@@ -199,6 +202,7 @@ KVCACHE_INLINE void LayeredCache::put_together(const std::vector<Cache*>& parts,
   const std::vector<std::int64_t> chosen = detail::checked_rows(rows, all_rows);
   const auto batch = static_cast<std::int64_t>(chosen.size());
   stack_->check_can_have(batch);
+  for (LayeredCache* cache : caches) detail::check_can_move(*cache->stack_, histories);
   History history = detail::join_histories(histories);
   history.select(chosen);
   try {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "kvcache/core/layer.h"
 #include "kvcache/retention/retention.h"
@@ -76,8 +77,10 @@ class AttentionHalf final : public KeyValuePort {
 
   std::optional<FixedLayout> layout() const override { return storage_->layout(); }
   void take_layout(const FixedLayout& layout) noexcept override { storage_->take_layout(layout); }
-  KeyValue buffers() const override { return storage_->buffers(); }
-  void move_into(KeyValue buffers) noexcept override { storage_->move_into(std::move(buffers)); }
+  std::vector<at::Tensor> buffers() const override { return storage_->buffers(); }
+  void move_into(const std::vector<at::Tensor>& buffers) noexcept override {
+    storage_->move_into(buffers);
+  }
 
   // Makes room for `tokens` tokens in all; for a window, which moves along its buffer, twice its
   // size at most.
@@ -86,20 +89,22 @@ class AttentionHalf final : public KeyValuePort {
   // Bytes allocated once room for input.tokens was reserved; absent where the spec lacks sizes.
   std::optional<std::int64_t> planned_bytes(const PlanInput& input) const {
     if (spec_.kv_heads == 0 || spec_.key_dim == 0 || spec_.value_dim == 0) return std::nullopt;
-    return detail::bytes_of({input.batch, spec_.kv_heads, spec_.key_dim + spec_.value_dim,
-                             storage_->planned_slots(room_for(input.tokens))},
-                            input.dtype);
+    return storage_->planned_bytes({.batch = input.batch,
+                                    .kv_heads = spec_.kv_heads,
+                                    .key_dim = spec_.key_dim,
+                                    .value_dim = spec_.value_dim,
+                                    .dtype = input.dtype},
+                                   room_for(input.tokens));
   }
 
   // Whether all that a query at `new_seen` needs is still held.
   bool can_crop_to(std::int64_t new_seen) const {
-    return new_seen >= 0 && storage_->held().first <= retention_.first_needed(new_seen);
+    return new_seen >= 0 && storage_->held().first <= retention_.first_needed(new_seen) &&
+           storage_->can_trim(kept_at(new_seen));
   }
 
   // Requires can_crop_to(new_seen).
-  void crop_to(std::int64_t new_seen) {
-    storage_->trim({std::max(storage_->held().first, retention_.first_needed(new_seen)), new_seen});
-  }
+  void crop_to(std::int64_t new_seen) { storage_->trim(kept_at(new_seen)); }
 
   // Throws RuntimeError if activate_past_recording() would.
   void check_past_recording(std::optional<std::int64_t> max_tokens) const {
@@ -128,6 +133,11 @@ class AttentionHalf final : public KeyValuePort {
   const Storage& storage() const { return *storage_; }
 
  private:
+  // Of what is held, once cropped.
+  Range kept_at(std::int64_t new_seen) const {
+    return {std::max(storage_->held().first, retention_.first_needed(new_seen)), new_seen};
+  }
+
   std::int64_t room_for(std::int64_t tokens) const {
     const std::optional<std::int64_t> bound = retention_.bound();
     const bool moves = bound && *bound < tokens && record_ < tokens;

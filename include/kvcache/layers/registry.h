@@ -2,9 +2,11 @@
 // passed in, so that users can add kinds of their own.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,24 +41,34 @@ class LayerRegistry {
     return *this;
   }
 
+  // Layer number `layer` of a cache, whatever its type, comes from `layers` instead.
+  LayerRegistry& add_for(std::int64_t layer, LayerRegistry layers) {
+    of_layers_.insert_or_assign(layer, std::make_shared<const LayerRegistry>(std::move(layers)));
+    return *this;
+  }
+
   bool has(std::string_view type) const { return factories_.contains(std::string(type)); }
 
-  // Throws ValueError, listing the known types, if spec.type is not among them, and for a factory
-  // that makes nothing.
-  std::unique_ptr<Layer> make(const LayerSpec& spec, const std::shared_ptr<Memory>& memory) const {
+  // Of a cache's layer number `layer`; absent: of none. Throws ValueError, listing the known types,
+  // if spec.type is not among them, and for a factory that makes nothing.
+  std::unique_ptr<Layer> make(const LayerSpec& spec, const std::shared_ptr<Memory>& memory,
+                              std::optional<std::int64_t> layer = {}) const {
+    const auto own = layer ? of_layers_.find(*layer) : of_layers_.end();
+    if (own != of_layers_.end()) return own->second->make(spec, memory);
     const auto found = factories_.find(spec.type);
     if (found == factories_.end()) {
       std::string known;
       for (const auto& [type, factory] : factories_) known += (known.empty() ? "" : ", ") + type;
       throw ValueError(c10::str("unknown layer type '", spec.type, "'; this cache knows: ", known));
     }
-    std::unique_ptr<Layer> layer = found->second(spec, memory);
-    check_value(layer != nullptr, "the factory of layer type '", spec.type, "' returned null");
-    return layer;
+    std::unique_ptr<Layer> made = found->second(spec, memory);
+    check_value(made != nullptr, "the factory of layer type '", spec.type, "' returned null");
+    return made;
   }
 
  private:
   std::map<std::string, Factory> factories_;
+  std::map<std::int64_t, std::shared_ptr<const LayerRegistry>> of_layers_;  // by number
 };
 
 // Adds `L`, constructible from a spec and a memory, under a type name.

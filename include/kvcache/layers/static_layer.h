@@ -34,17 +34,22 @@ inline Retention within(const Retention& retention, const StaticLayerOptions& op
   return moves ? retention : Retention::full();
 }
 
+// What within() a layer is to have room for.
+inline FixedStorageOptions fixed_options(const Retention& within,
+                                         const StaticLayerOptions& options) {
+  const auto window = within.bound();
+  if (!window) return {.columns = options.max_cache_len};
+  return {.columns = *window,
+          .ring = true,
+          .slack = options.record_slack,
+          .most_slack = options.max_cache_len - *window + 1};
+}
+
 inline std::unique_ptr<Storage> fixed_storage(const Retention& retention,
                                               const StaticLayerOptions& options,
                                               std::shared_ptr<Memory> memory) {
-  const auto window = within(retention, checked(options)).bound();
-  return std::make_unique<FixedStorage>(
-      window ? FixedStorageOptions{.columns = *window,
-                                   .ring = true,
-                                   .slack = options.record_slack,
-                                   .most_slack = options.max_cache_len - *window + 1}
-             : FixedStorageOptions{.columns = options.max_cache_len},
-      std::move(memory));
+  return std::make_unique<FixedStorage>(fixed_options(within(retention, checked(options)), options),
+                                        std::move(memory));
 }
 
 }  // namespace detail
