@@ -15,6 +15,7 @@
 #include "kvcache/core/dtype_name.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/view.h"
+#include "kvcache/kernels/segment_attention.h"
 
 namespace kvcache {
 
@@ -38,21 +39,29 @@ namespace detail {
 // for all of them, which is faster.
 inline constexpr std::int64_t kFewRows = 32;
 
+// Up to so many query tokens, those of a speculative step, the operator takes; longer chunks go
+// through matrix products, tile by tile.
+inline constexpr std::int64_t kFewTokens = 16;
+
 inline void check_segment(const at::Tensor& query, const View& view, const Segment& segment) {
   const at::Tensor &keys = segment.keys, &values = segment.values;
-  check_value(keys.defined() && values.defined() && keys.dim() == 4 && values.dim() == 4,
+  check_value(segment.packed ||
+                  (keys.defined() && values.defined() && keys.dim() == 4 && values.dim() == 4),
               "a view's keys and values must be [batch, kv_heads, length, dim]");
-  check_value(query.scalar_type() == keys.scalar_type() && query.size(3) == keys.size(3) &&
-                  keys.size(1) > 0 && query.size(1) % keys.size(1) == 0,
-              "a query ", dtype_name(query), " ", query.sizes(), " cannot attend to keys ",
-              dtype_name(keys), " ", keys.sizes(),
-              ": dtype and head size must be equal, heads a multiple of the key's");
+  check_value(
+      query.scalar_type() == segment.dtype() && query.size(3) == segment.key_dim() &&
+          segment.kv_heads() > 0 && query.size(1) % segment.kv_heads() == 0,
+      "a query ", dtype_name(query), " ", query.sizes(), " cannot attend to keys ",
+      dtype_name(segment.dtype()), " ",
+      at::IntArrayRef({segment.batch(), segment.kv_heads(), segment.length(), segment.key_dim()}),
+      ": dtype and head size must be equal, heads a multiple of the key's");
+  check_value(segment.batch() == 1 || segment.batch() == view.batch, "keys of batch ",
+              segment.batch(), " must have batch 1 or the view's, ", view.batch);
+  if (segment.packed) return;  // unpack() checks the rest
   check_value(keys.scalar_type() == values.scalar_type() &&
                   keys.sizes().slice(0, 3) == values.sizes().slice(0, 3),
               "keys ", dtype_name(keys), " ", keys.sizes(), " and values ", dtype_name(values), " ",
               values.sizes(), " must agree in dtype, batch, heads and length");
-  check_value(keys.size(0) == 1 || keys.size(0) == view.batch, "keys ", keys.sizes(),
-              " must have batch 1 or the view's, ", view.batch);
 }
 
 inline void check_bias(const at::Tensor& query, const View& view, const at::Tensor& bias) {
@@ -128,6 +137,30 @@ inline at::Tensor fused_attention(const at::Tensor& query, const KeyValue& state
   return attend(fold_heads(query, kv_heads), false).reshape({batch, heads, tokens, -1});
 }
 
+// The compiled library's operator, for a few queries over segments that LibTorch's kernels cannot
+// read where they lie. Absent: it is not linked, or no use.
+inline std::optional<at::Tensor> by_operator(const at::Tensor& query, const View& view,
+                                             const AttentionMask& mask,
+                                             const ScoreOptions& options) {
+#if defined(KVCACHE_COMPILED_CORE)
+  const Segment& first = view.segments.front();
+  const bool in_pieces = view.segments.size() > 1 || first.packed;
+  if (!in_pieces || query.size(2) > kFewTokens || query.scalar_type() == at::kDouble ||
+      query.size(3) > kMostHeadDim || first.value_dim() > kMostHeadDim || options.bias.defined() ||
+      mask.kind == AttentionMask::Kind::causal || !has_segment_attention(query.device())) {
+    return std::nullopt;
+  }
+  std::optional<at::Tensor> allowed;
+  if (mask.kind == AttentionMask::Kind::dense) allowed = mask.allowed;
+  return segment_attention(
+      query, view, {.scale = options.scale, .softcap = options.softcap, .allowed = allowed});
+#else
+  static_cast<void>(query), static_cast<void>(view), static_cast<void>(mask);
+  static_cast<void>(options);
+  return std::nullopt;
+#endif
+}
+
 }  // namespace detail
 
 inline at::Tensor attention(const at::Tensor& query, const View& view, const AttentionMask& mask,
@@ -140,7 +173,9 @@ inline at::Tensor attention(const at::Tensor& query, const View& view, const Att
       .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(key_dim)),
       .softcap = options.softcap,
       .bias = options.bias};
-  if (view.segments.size() > 1) return detail::segmented_attention(query, view, mask, score);
+  if (auto result = detail::by_operator(query, view, mask, score)) return *result;
+  if (view.segments.size() > 1 || first.packed)
+    return detail::segmented_attention(query, view, mask, score);
   // The fused kernels know no soft cap and only equal head sizes.
   if (options.softcap || first.values.size(3) != key_dim) {
     return detail::folded_attention(query, first, mask, score);

@@ -11,6 +11,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -96,34 +97,43 @@ inline at::Tensor folded_attention(const at::Tensor& query, const Segment& segme
       .reshape({query.size(0), query.size(1), tokens, segment.values.size(3)});
 }
 
-// Any number of segments, each read where it lies: a softmax whose maximum and sum run along
-// (https://arxiv.org/abs/1805.02867), in float32.
+// Tokens of a packed segment that are unpacked at a time.
+inline constexpr std::int64_t kPackedTile = 512;
+
+// Any number of segments, each read where it lies, packed ones tile by tile: a softmax whose
+// maximum and sum run along (https://arxiv.org/abs/1805.02867), in float32.
 inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
                                       const AttentionMask& mask, const ScoreOptions& options) {
   const at::ScalarType dtype = query.scalar_type();
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor& values = view.segments.front().values;
-  const at::Tensor folded = fold_heads(query, view.segments.front().keys.size(1));
+  const Segment& front = view.segments.front();
+  const at::Tensor folded = fold_heads(query, front.kv_heads());
   const std::int64_t batch = folded.size(0), heads = folded.size(1), rows = folded.size(2);
   const auto wide_options = query.options().dtype(wide);
   const at::Tensor sum = at::zeros({batch, heads, rows, 1}, wide_options);
-  const at::Tensor result = at::zeros({batch, heads, rows, values.size(3)}, wide_options);
+  const at::Tensor result = at::zeros({batch, heads, rows, front.value_dim()}, wide_options);
   // Finite, so that a segment of which a row sees nothing gives exp(-inf) = 0 and no NaN.
   at::Tensor maximum = at::full_like(sum, std::numeric_limits<float>::lowest());
   for (const Segment& segment : view.segments) {
-    if (segment.length() == 0) continue;
-    const std::int64_t first = segment.first - view.visible.offset;
-    const Range columns{first, first + segment.length()};
-    const at::Tensor scores = scores_of(folded, segment.keys, columns, options).to(wide);
-    hide(scores, hidden_columns(mask, query.size(2), columns, query.device()));
-    const at::Tensor higher = at::maximum(maximum, scores.amax(-1, /*keepdim=*/true));
-    const at::Tensor fade = maximum.sub(higher).exp_();
-    const at::Tensor weights = scores.sub(higher).exp_();
-    sum.mul_(fade).add_(weights.sum(-1, /*keepdim=*/true));
-    result.mul_(fade).add_(product(weights.to(dtype), segment.values));
-    maximum = higher;
+    const std::int64_t tile =
+        segment.packed ? kPackedTile : std::max<std::int64_t>(segment.length(), 1);
+    for (std::int64_t done = 0; done < segment.length(); done += tile) {
+      const std::int64_t length = std::min(tile, segment.length() - done);
+      const KeyValue states = dense(segment, done, length);
+      const std::int64_t first = segment.first + done - view.visible.offset;
+      const Range columns{first, first + length};
+      const at::Tensor scores = scores_of(folded, states.keys, columns, options).to(wide);
+      hide(scores, hidden_columns(mask, query.size(2), columns, query.device()));
+      const at::Tensor higher = at::maximum(maximum, scores.amax(-1, /*keepdim=*/true));
+      const at::Tensor fade = maximum.sub(higher).exp_();
+      const at::Tensor weights = scores.sub(higher).exp_();
+      sum.mul_(fade).add_(weights.sum(-1, /*keepdim=*/true));
+      result.mul_(fade).add_(product(weights.to(dtype), states.values));
+      maximum = higher;
+    }
   }
-  return result.div_(sum).to(dtype).reshape({batch, query.size(1), query.size(2), values.size(3)});
+  return result.div_(sum).to(dtype).reshape(
+      {batch, query.size(1), query.size(2), front.value_dim()});
 }
 
 }  // namespace kvcache::detail
