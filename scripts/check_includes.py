@@ -45,7 +45,7 @@ EXTRA_FOLDERS = {
     "cache/cache_file_section.h": ("io",),
     "cache/cache_file_section.cpp": ("io",),
     "generation/generation_config_json.cpp": ("io",),
-    "generation/check_cache.cpp": ("io",),
+    "generation/cache_config.cpp": ("io",),
 }
 
 # The header that includes everything; it lies beside the folders.
@@ -57,6 +57,7 @@ NOT_IN_HEADERS = (
     ("fmt/", "fmt stays in src/, tests and programs; use c10::str"),
     ("nlohmann/", "JSON stays in src/"),
     ("pcre2.h", "PCRE2 stays in src/"),
+    ("hwy/", "Highway stays in src/"),
     ("utf8proc.h", "utf8proc stays in src/"),
     ("sentencepiece_processor.h", "SentencePiece stays in src/"),
 )

@@ -45,8 +45,9 @@ ctest --test-dir build/static --output-on-failure --no-tests=error --label-regex
 step CUDA preset
 if command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
   cmake --preset cuda -DKVCACHE_WERROR=ON
-  cmake --build --preset cuda --target generate update_bench test_cli
-  ctest --preset cuda --label-regex cli
+  cmake --build --preset cuda --target kvcache_cuda generate update_bench gpu_attention_bench test_cli test_gpu
+  ctest --preset cuda --label-regex '^(cli|gpu)$' # without a GPU, test_gpu is shown as skipped
+  scripts/gpu_check.sh pack
 else
   echo 'No CUDA toolkit: the cuda preset is left out.'
 fi

@@ -8,7 +8,7 @@ set -euo pipefail
 
 # package=program: a program from elsewhere will do.
 programs=(g++=g++ make=make cmake=cmake ninja-build=ninja git=git pkg-config=pkg-config python3=python3)
-libraries=(nlohmann-json3-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libcli11-dev libgtest-dev
+libraries=(nlohmann-json3-dev libhwy-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libcli11-dev libgtest-dev
   libgmock-dev libbenchmark-dev)
 optional=(clang-format=clang-format ccache=ccache mold=mold)
 if [[ "${1:-}" == --full ]]; then
