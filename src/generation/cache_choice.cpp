@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "generation/cache_config.h"
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
+#include "kvcache/cache/quantized_cache.h"
 #include "kvcache/cache/static_cache.h"
 
 namespace kvcache::detail {
@@ -53,6 +55,17 @@ std::unique_ptr<Cache> make_dynamic_cache(const ModelConfig& model, std::int64_t
       std::move(cache), std::make_unique<DynamicCache>(cross_attention_layers(layers)));
 }
 
+// Keys and values of an encoder's output, which are read whole in every step, stay as they are.
+std::unique_ptr<Cache> make_quantized_cache(const QuantizedCacheConfig& config,
+                                            const ModelConfig& model, std::int64_t room) {
+  const std::vector<LayerSpec> layers = model.layer_specs();
+  auto cache = std::make_unique<QuantizedCache>(layers, QuantizedCacheOptions{.config = config});
+  cache->reserve(room);
+  if (!model.seq2seq) return cache;
+  return std::make_unique<EncoderDecoderCache>(
+      std::move(cache), std::make_unique<DynamicCache>(cross_attention_layers(layers)));
+}
+
 }  // namespace
 
 std::string_view cache_kind(const GenerationConfig& config) {
@@ -74,8 +87,11 @@ CacheRoom room_for(const GenerationConfig& config, const Prompt& prompt, std::in
 
 std::unique_ptr<Cache> new_cache(const GenerationConfig& config, const ModelConfig& model,
                                  const CacheRoom& room) {
-  return cache_kind(config) == "static" ? make_static_cache(model, room)
-                                        : make_dynamic_cache(model, room.tokens);
+  const std::string_view kind = cache_kind(config);
+  if (kind == "static") return make_static_cache(model, room);
+  if (kind == "quantized")
+    return make_quantized_cache(quantized_config(config), model, room.tokens);
+  return make_dynamic_cache(model, room.tokens);
 }
 
 std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,

@@ -11,7 +11,8 @@ namespace {
 void refuse_cache(const char* kind, const GenerationConfig& config) {
   check_value(cache_kind(config) != kind, "cache_implementation \"",
               config.cache_implementation.value_or(""),
-              "\" is not supported yet; leave it out or set it to \"dynamic\" or \"static\"");
+              "\" is not supported yet; leave it out or set it to \"dynamic\", \"static\" or "
+              "\"quantized\"");
 }
 
 }  // namespace
@@ -19,7 +20,6 @@ void refuse_cache(const char* kind, const GenerationConfig& config) {
 void check_built(const GenerationConfig& config) {
   refuse_cache("offloaded", config);
   refuse_cache("offloaded_static", config);
-  refuse_cache("quantized", config);
 }
 
 }  // namespace kvcache::detail

@@ -31,7 +31,7 @@ class Examples : public ProgramTest {
 TEST_F(Examples, TheGuideShowsThem) {
   const std::string guide = read_whole(kTests.parent_path() / "docs/guide.md");
   for (const char* name :
-       {"sampling", "streaming", "static_cache", "runner", "cpu_tensors", "resilient",
+       {"sampling", "streaming", "static_cache", "quantized", "runner", "cpu_tensors", "resilient",
         "encoder_decoder", "mamba", "iterative_generation", "chat", "crop_rollback", "prefix_cache",
         "assisted", "beam_search", "custom_layer", "custom_model", "step_by_hand"}) {
     const std::string program =
@@ -62,6 +62,15 @@ TEST_F(Examples, CropRollbackShowsWhatStays) {
   EXPECT_THAT(out, HasSubstr("full attention: token 3 sees 0 1 2 3\n"));
   EXPECT_THAT(out, HasSubstr("a window of 2: token 3 sees 2 3\n"));
   EXPECT_THAT(out, HasSubstr("without recording: layer 0"));
+}
+
+TEST_F(Examples, QuantizedTakesFewerBytes) {
+  const std::string out = output("quantized", {"checkpoints/llama"});
+  // 45 tokens of 384 bytes would be 17280; 8 of them stay as they are in the first.
+  EXPECT_THAT(out, HasSubstr("quanto: 45 tokens in "));
+  EXPECT_THAT(out, HasSubstr("fp8: 45 tokens in "));
+  EXPECT_THAT(out, HasSubstr("cropped to 25\n"));
+  EXPECT_THAT(out, HasSubstr("made: quantized\n"));
 }
 
 TEST_F(Examples, StaticCacheKeepsItsSize) {

@@ -177,19 +177,28 @@ TEST(ConfigLimits, CacheSettingsAreThoseOfTheKind) {
   for (const char* right :
        {"{}", R"({"backend": "quanto", "nbits": 2, "axis_key": -1, "axis_value": 0})",
         R"({"backend": "hqq", "nbits": 8, "axis_key": 1, "q_group_size": 32})",
-        R"({"backend": "fp8"})", R"({"residual_length": 64, "nbits": null})"}) {
-    EXPECT_THAT(quantized(right), HasSubstr("\"quantized\" is not supported yet")) << right;
+        R"({"backend": "fp8"})",
+        R"({"backend": "int", "nbits": 8, "rotate_keys": true, "pinned_tokens": 4})",
+        R"({"key_nbits": 4, "value_nbits": 2, "first_dense_layers": 1, "last_dense_layers": 1})",
+        R"({"residual_length": 64, "nbits": null})"}) {
+    GenerationConfig{.cache_implementation = "quantized", .cache_config = right}.validate();
   }
   EXPECT_THAT(
       quantized(R"({"backend": "magic"})"),
-      HasSubstr(R"(no backend "magic" in cache_config; it can be "quanto", "hqq" or "fp8")"));
+      HasSubstr(
+          R"(no backend "magic" in cache_config; it can be "quanto", "hqq", "fp8" or "int")"));
   EXPECT_THAT(quantized(R"({"nbits": 3})"),
               HasSubstr("cache_config's nbits must be one of [2,4] for quanto, but is 3"));
   EXPECT_THAT(quantized(R"({"backend": "hqq", "axis_key": -1})"),
               HasSubstr("axis_key must be one of [0,1] for hqq, but is -1"));
   EXPECT_THAT(quantized(R"({"q_group_size": 0})"), HasSubstr("an integer of at least 1, but is 0"));
   EXPECT_THAT(quantized(R"({"residual_length": 1.5})"), HasSubstr("residual_length must be"));
-  EXPECT_THAT(quantized(R"({"backend": "fp8", "nbits": 4})"), HasSubstr("fp8 quantizes whole"));
+  EXPECT_THAT(quantized(R"({"backend": 4})"), HasSubstr("backend must be a string, but is 4"));
+  EXPECT_THAT(quantized(R"({"rotate_keys": 1})"), HasSubstr("rotate_keys must be true or false"));
+  EXPECT_THAT(quantized(R"({"key_nbits": 3})"), HasSubstr("key_nbits must be one of [2,4]"));
+  EXPECT_THAT(quantized(R"({"pinned_tokens": -1})"), HasSubstr("pinned_tokens must be an integer"));
+  EXPECT_THAT(quantized(R"({"backend": "fp8", "nbits": 4})"),
+              HasSubstr("nbits has no use: fp8 takes none of nbits"));
   EXPECT_THAT(quantized(R"({"bits": 4})"),
               HasSubstr("cache_config has no field \"bits\"; the quantized cache takes backend"));
   EXPECT_THAT(invalid({.cache_config = R"({"nbits":4})"}),

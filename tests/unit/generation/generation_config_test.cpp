@@ -183,7 +183,7 @@ TEST(GenerationConfig, RefusesUnsupportedFieldsThatAskForSomething) {
 
 TEST(GenerationConfig, WhatIsNotBuiltYetSaysSo) {
   const auto says = [](const GenerationConfig& config) { return invalid(config); };
-  for (const char* kind : {"offloaded", "offloaded_static", "quantized", "offloaded_hybrid"}) {
+  for (const char* kind : {"offloaded", "offloaded_static", "offloaded_hybrid"}) {
     EXPECT_THAT(says({.cache_implementation = kind}),
                 HasSubstr(std::string("cache_implementation \"") + kind +
                           "\" is not supported yet; leave it out or set it to \"dynamic\""));
