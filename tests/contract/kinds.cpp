@@ -8,8 +8,12 @@
 #include "kvcache/cache/dynamic_cache.h"
 #include "kvcache/cache/encoder_decoder_cache.h"
 #include "kvcache/cache/mamba_cache.h"
+#include "kvcache/cache/quantized_cache.h"
 #include "kvcache/cache/static_cache.h"
+#include "kvcache/layers/linear_attention_and_quantized_attention_layer.h"
+#include "kvcache/layers/quantized_layer.h"
 #include "tests/contract/model.h"
+#include "tests/support/exact_codec.h"
 #include "tests/support/fed_layer.h"
 
 namespace kvcache::testing {
@@ -93,6 +97,41 @@ CacheKind mamba(std::string name, std::vector<LayerSpec> layers) {
   return {"Mamba" + std::move(name), layers, linear_layers(), make};
 }
 
+// Packs whole numbers exactly, keys and values in groups of so many tokens.
+struct Packing {
+  std::int64_t key_tokens, value_tokens, residual_length, pinned_tokens = 0;
+};
+
+template <typename L>
+void add_packed(LayerRegistry& registry, const std::vector<std::string_view>& types,
+                const QuantizedLayerOptions& options) {
+  for (const std::string_view type : types) {
+    registry.add(type, [options](const LayerSpec& spec, const std::shared_ptr<Memory>& memory) {
+      return std::make_unique<L>(spec, options, memory);
+    });
+  }
+}
+
+CacheKind quantized(std::string name, std::vector<LayerSpec> layers, const Packing& packing,
+                    const std::optional<StaticLayerOptions>& sizes = {}) {
+  const QuantizedLayerOptions options{
+      .codecs = {.keys = std::make_shared<ExactCodec>(packing.key_tokens),
+                 .values = std::make_shared<ExactCodec>(packing.value_tokens),
+                 .residual_length = packing.residual_length,
+                 .pinned_tokens = packing.pinned_tokens},
+      .fixed = sizes};
+  LayerRegistry registry = common_layers();
+  add_packed<QuantizedLayer>(registry, {kFullAttention, kSlidingAttention, kChunkedAttention},
+                             options);
+  add_packed<LinearAttentionAndQuantizedAttentionLayer>(registry, {kHybrid, kHybridSliding},
+                                                        options);
+  const auto make = [layers, registry](std::shared_ptr<Memory> memory) {
+    return std::make_unique<QuantizedCache>(
+        layers, QuantizedCacheOptions{.memory = std::move(memory), .layers = registry});
+  };
+  return {"Quantized" + std::move(name), layers, registry, make, sizes, /*packed=*/true};
+}
+
 CacheKind pair(std::string name, CacheKind decoder, const CacheKind& encoder) {
   const auto make = [own = decoder.make, encoded = encoder.make](std::shared_ptr<Memory> memory) {
     const auto layered = [](std::unique_ptr<Cache> cache) {
@@ -144,6 +183,33 @@ std::vector<CacheKind> cache_kinds() {
       dynamic("OwnKind", {fed(4), kFull, fed(2)}, with_fed_layers()),
       mamba("Sized", {sized(linear(1)), sized(linear(2))}),
       dynamic("HybridSized", {sized(hybrid(2)), sized(hybrid_sliding(4)), sized(kFull)}),
+      quantized("Tokens", {kFull, kFull}, {1, 1, 3}),
+      quantized("AllTokens", {kFull}, {1, 1, 0}),
+      quantized("Groups", {kFull, kFull}, {4, 4, 2}),
+      quantized("MixedGroups", {kFull, kFull}, {4, 1, 0}),
+      quantized("Sliding", {sliding(4), sliding(8), sliding(1)}, {4, 4, 1}),
+      quantized("SlidingTokens", {sliding(4), chunked(8)}, {1, 1, 2}),
+      quantized("Mixed", {kFull, sliding(4), chunked(4), linear(1), hybrid(1), hybrid_sliding(5)},
+                {1, 3, 1}),
+      quantized("Shared", {kFull, sliding(4), shared(0), kNothing, shared(1)}, {4, 4, 0}),
+      quantized("Sized", {sized(kFull), sized(sliding(6))}, {4, 4, 2}),
+      quantized("Pinned", {kFull, sliding(9), sliding(4)}, {1, 1, 2, 3}),
+      quantized("PinnedGroups", {kFull, chunked(12), sliding(14)}, {4, 1, 1, 3}),
+      quantized("PinnedSized", {sized(kFull)}, {1, 4, 0, 5}),
+      quantized("StaticTokens", {kFull, kFull}, {1, 1, 3}, StaticLayerOptions{48}),
+      quantized("StaticGroups", {kFull, kFull}, {4, 4, 2}, StaticLayerOptions{48}),
+      quantized("StaticMixedGroups", {kFull}, {4, 1, 0}, StaticLayerOptions{40}),
+      quantized("StaticPinned", {kFull, sliding(12)}, {4, 4, 1, 3}, StaticLayerOptions{40}),
+      quantized("StaticSliding", {sliding(4), sliding(8), sliding(1)}, {4, 4, 1},
+                StaticLayerOptions{24}),
+      quantized("StaticSlidingTokens", {sliding(4), chunked(8)}, {1, 1, 2},
+                StaticLayerOptions{24, 6}),
+      quantized("StaticMixed",
+                {kFull, sliding(4), chunked(4), linear(1), hybrid(1), hybrid_sliding(5)}, {1, 3, 1},
+                StaticLayerOptions{40}),
+      quantized("StaticSized", {sized(kFull), sized(sliding(6))}, {4, 4, 2},
+                StaticLayerOptions{32}),
+      pair("Quantized", quantized("", {kFull, sliding(4)}, {4, 4, 1}), dynamic("", {kFull, kFull})),
       pair("Lazy", dynamic_lazy(), dynamic_lazy()),
       pair("Sliding4", dynamic("", {sliding(4), kFull}), dynamic("", {kFull, kFull})),
       pair("Hybrid", dynamic("", {linear(1), hybrid(2)}), dynamic("", {kFull, kFull})),
@@ -167,8 +233,9 @@ std::int64_t heads_of(const CacheKind& kind, std::int64_t otherwise) {
 
 std::vector<Setting> settings() {
   std::vector<Setting> result;
+  const bool simulated = c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1);
   for (const CacheKind& kind : cache_kinds()) {
-    if (c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1)) {
+    if (simulated) {
       const at::Device device(c10::kPrivateUse1, 0), other(c10::kPrivateUse1, 1);
       result.push_back({kind, at::kFloat, /*recorded=*/false, 2, 2, {device}});
       result.push_back({kind, at::kBFloat16, /*recorded=*/false, 2, 2, {device}});
@@ -182,6 +249,11 @@ std::vector<Setting> settings() {
         }
       }
     }
+  }
+  if (simulated) return result;
+  for (const CacheKind& kind : codec_kinds()) {
+    result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2});
+    result.push_back({kind, at::kBFloat16, /*recorded=*/false, 1, 1});
   }
   return result;
 }

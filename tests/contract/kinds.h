@@ -23,11 +23,17 @@ struct CacheKind {
   LayerRegistry registry;         // makes single layers of the kind
   std::function<std::unique_ptr<Cache>(std::shared_ptr<Memory>)> make;
   std::optional<StaticLayerOptions> fixed = {};  // sizes of its layers; absent: they grow
+  bool packed = false;  // some of its tokens are packed: rows of different lengths do not join
+  double error = 0;     // of keys and values that were packed, at most
   // Of a pair of caches all of the above are the decoder's side; null: it is no pair.
   std::shared_ptr<const CacheKind> encoder = {};
 };
 
 std::vector<CacheKind> cache_kinds();
+
+// Quantized caches of every backend, number of bits and axis, growing and of a fixed size, full and
+// sliding: all of them in a full sweep, else a sample.
+std::vector<CacheKind> codec_kinds();
 
 // One setting of the suite: a kind, and what is fed to it.
 struct Setting {
@@ -45,6 +51,7 @@ struct Setting {
 
 // Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2
 // (of layers made for some number of heads, those).
+// Those with real codecs in two of these.
 // In a program with the simulated accelerator: both dtypes there, and recorded over both its
 // devices.
 std::vector<Setting> settings();

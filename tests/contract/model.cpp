@@ -123,7 +123,7 @@ std::vector<std::int64_t> EncoderModel::chosen(const std::vector<std::int64_t>& 
   }
 }
 
-CacheModel::CacheModel(const Setting& setting) {
+CacheModel::CacheModel(const Setting& setting) : shows_room_(!setting.kind.packed) {
   for (const LayerSpec& spec : setting.kind.layers) layers_.push_back({spec, setting.kind.fixed});
 }
 
@@ -156,7 +156,7 @@ Visible CacheModel::visible(std::int64_t layer, std::int64_t tokens) const {
 std::int64_t CacheModel::columns(std::int64_t layer, std::int64_t tokens) const {
   const LayerModel& model = layers_[std::size_t(source(layer))];
   const std::int64_t length = visible(layer, tokens).length;
-  return model.fixed && testing::has_keys(model.spec)
+  return shows_room_ && model.fixed && testing::has_keys(model.spec)
              ? std::max({length, model.window(), model.bound()})
              : length;
 }

@@ -147,6 +147,7 @@ class CacheModel {
   EncoderModel encoder;
 
  private:
+  bool shows_room_;  // layers of a fixed size: columns that are not filled, too
   struct LayerModel {
     LayerSpec spec;
     std::optional<StaticLayerOptions> fixed;

@@ -25,6 +25,7 @@ struct Place {
 std::vector<Place> places(LayeredCache* cache) {
   struct Collect final : Visitor {
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
+      if (info.role == Role::layout) return;
       const bool kept = info.writable || !info.batch_dim;
       found.push_back(tensor.defined()
                           ? Place{tensor.const_data_ptr(), kept, std::int64_t(tensor._version())}
@@ -264,6 +265,7 @@ namespace {
 
 // Some that can be taken back, and not all; often 0.
 std::int64_t tokens_to_take_back(Subject& subject) {
+  if (subject.setting.kind.packed) return 0;
   const std::int64_t tokens = subject.random.below(5);
   return tokens < subject.model.seen() && subject.model.can_crop(tokens) ? tokens : 0;
 }
