@@ -15,12 +15,14 @@ Seconds are those of all of generate(); memory is what a process takes at its pe
 makes the same number of tokens without beams, against 40 full copies of the cache. In float32 the
 best texts must have the same scores.
 
+--cache quantized compares 4-bit caches instead: decoding behind a long prompt, ours and the oracle's
+with the same settings and ours with a dense cache, all in turn.
+
 Needs only the standard library; the worker runs on this Python where it has torch and
 transformers, otherwise on that of the environment scripts/make_oracle.sh makes.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -28,12 +30,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import fetch_model  # noqa: E402
+from oracle_worker import CompareError, Oracle, run_environment  # noqa: E402
 
 PREFILL_NEW_TOKENS = 4
 TIE = 1e-3  # gap of two float32 logits under which either may win
@@ -41,6 +43,12 @@ TIE = 1e-3  # gap of two float32 logits under which either may win
 BEAMS = {"num_beams": 40, "num_return_sequences": 20, "early_stopping": True}
 SAME_SCORE = 1e-3  # of the best texts in float32
 BEAM_TARGETS = {"speed": 1.5, "memory": 5}
+
+QUANTIZED = {
+    "hqq": {"backend": "hqq", "nbits": 4, "axis_key": 1, "axis_value": 1},
+    "quanto": {"backend": "quanto", "nbits": 4, "axis_key": 0, "axis_value": 0},
+}
+QUANTIZED_TARGETS = {"oracle": 4, "dense": 1}  # times its speed
 
 # Least ratio ours / oracle's that docs/performance.md promises.
 TARGETS = {
@@ -51,187 +59,7 @@ TARGETS = {
 }
 
 
-class CompareError(Exception):
-    """A failure with a message for the person who called the script."""
-
-
-# ---- the oracle's side: a worker that answers one JSON request a line ---------------------------
-
-
-class Stopwatch:
-    """A streamer that notes when generate() hands over the prompt and each new token."""
-
-    def __init__(self):
-        self.times = []
-
-    def put(self, _tokens):
-        self.times.append(time.perf_counter())
-
-    def end(self):
-        pass
-
-
-class OracleModel:
-    def __init__(self, folder, threads, attention):
-        import torch
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        torch.set_num_threads(threads)
-        self.folder, self.attention, self.model, self.dtype = folder, attention, None, None
-
-    def prompt(self, length):
-        """The first `length` ids of the licence's text."""
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(self.folder)
-        ids = tokenizer.encode((ROOT / "LICENSE").read_text())
-        if len(ids) < length:
-            raise ValueError(f"the text has {len(ids)} tokens, {length} are asked for")
-        return {"ids": ids[:length]}
-
-    def load(self, dtype):
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        if dtype != self.dtype:
-            self.model = None  # free the old one first
-            self.model = AutoModelForCausalLM.from_pretrained(
-                self.folder, dtype=getattr(torch, dtype), attn_implementation=self.attention
-            ).eval()
-            self.dtype = dtype
-
-    def generate(self, dtype, ids, new_tokens):
-        import torch
-
-        self.load(dtype)
-        watch, batch = Stopwatch(), torch.tensor([ids])
-        result = self.model.generate(
-            batch,
-            attention_mask=torch.ones_like(batch),
-            do_sample=False,
-            min_new_tokens=new_tokens,
-            max_new_tokens=new_tokens,
-            streamer=watch,
-        )
-        start, first, last = watch.times[0], watch.times[1], watch.times[-1]
-        return {
-            "ids": result[0, len(ids) :].tolist(),
-            "prefill_s": first - start,
-            "decode_s": last - first,
-        }
-
-    def beams(self, dtype, ids, new_tokens):
-        import torch
-
-        self.load(dtype)
-        batch, start = torch.tensor([ids]), time.perf_counter()
-        result = self.model.generate(
-            batch,
-            attention_mask=torch.ones_like(batch),
-            do_sample=False,
-            max_new_tokens=new_tokens,
-            output_scores=True,
-            return_dict_in_generate=True,
-            **BEAMS,
-        )
-        return {
-            "seconds": time.perf_counter() - start,
-            "ids": [row[len(ids) :] for row in result.sequences.tolist()],
-            "scores": result.sequences_scores.tolist(),
-        }
-
-    def gap(self, dtype, ids):
-        """The gap between the best two logits after `ids`."""
-        import torch
-
-        self.load(dtype)
-        with torch.no_grad():
-            best = self.model(torch.tensor([ids]), logits_to_keep=1).logits[0, -1].float().topk(2)
-        return {"gap": (best.values[0] - best.values[1]).item()}
-
-    def versions(self):
-        import torch
-        import transformers
-
-        return {"torch": torch.__version__, "transformers": transformers.__version__}
-
-
-def serve(folder, threads, attention):
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print must not mix with the answers
-    model = OracleModel(folder, threads, attention)
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer = getattr(model, request["call"])(**request["arguments"])
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-class Oracle:
-    """The worker process, seen from outside."""
-
-    def __init__(self, options):
-        self.options, self.process = options, None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-    def stop(self):
-        if self.process:
-            self.process.stdin.close()
-            self.process.wait()
-            self.process = None
-
-    def start(self):
-        command = [oracle_python(), "-W", "ignore", __file__, "--worker"]
-        command += ["--model", str(self.options.model), "--threads", str(self.options.threads)]
-        command += ["--attention", self.options.attention]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=run_environment(self.options.threads),
-        )
-
-    def call(self, name, **arguments):
-        if not self.process:
-            self.start()
-        try:
-            self.process.stdin.write(json.dumps({"call": name, "arguments": arguments}) + "\n")
-            self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            raise CompareError("the oracle's worker ended; its message is above")
-        return json.loads(answer)
-
-    def generate(self, dtype, ids, new_tokens):
-        if self.options.fresh_oracle:
-            self.stop()
-        return self.call("generate", dtype=dtype, ids=ids, new_tokens=new_tokens)
-
-
-def oracle_python():
-    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-        return sys.executable
-    root = os.environ.get("KVCACHE_ORACLE") or fetch_model.default_cache() / "oracle"
-    python = Path(root) / "bin" / "python"
-    if not python.exists():
-        raise CompareError(f"{python} is missing; run scripts/make_oracle.sh or set KVCACHE_ORACLE")
-    return str(python)
-
-
 # ---- our side: one process a run ----------------------------------------------------------------
-
-
-def run_environment(threads):
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
 
 
 def our_run(options, dtype, ids, fields):
@@ -257,9 +85,9 @@ def our_run(options, dtype, ids, fields):
             return json.loads(out.read()), usage.ru_maxrss * 1024
 
 
-def our_generate(options, dtype, ids, new_tokens):
-    fields = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
-    answer, _ = our_run(options, dtype, ids, fields)
+def our_generate(options, dtype, ids, new_tokens, fields=None):
+    length = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
+    answer, _ = our_run(options, dtype, ids, {**length, **(fields or {})})
     return {
         "ids": answer["sequences"][0][len(ids) :],
         "prefill_s": answer["timings"]["prefill_s"],
@@ -280,9 +108,14 @@ def our_beams(options, dtype, ids, new_tokens):
 # ---- the comparison -----------------------------------------------------------------------------
 
 
+def common(ours, theirs):
+    """How many first ids agree."""
+    return next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(theirs))
+
+
 def check_ids(oracle, dtype, ids, ours, theirs):
     """How many new ids agree; in float32 less than all is an error unless two logits tie."""
-    same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(theirs))
+    same = common(ours, theirs)
     if len(ours) != len(theirs):
         raise CompareError(f"{dtype}: ours made {len(ours)} new tokens, the oracle {len(theirs)}")
     if same < len(theirs) and dtype == "float32":
@@ -303,6 +136,13 @@ def rate(run, what, prompt_length):
 
 def summary(rates):
     return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+
+
+def ratio_of(above, below, target):
+    """Of two lists of rates, a number a round."""
+    ratio = statistics.median(above) / statistics.median(below)
+    rounds = [a / b for a, b in zip(above, below)]
+    return {"ratio": ratio, "round_ratios": rounds, "target": target}
 
 
 def compare(options, oracle, what, dtype):
@@ -330,9 +170,7 @@ def compare(options, oracle, what, dtype):
         "unit": "tokens/s",
         "ours": summary(rates["ours"]),
         "oracle": summary(rates["oracle"]),
-        "ratio": statistics.median(rates["ours"]) / statistics.median(rates["oracle"]),
-        "round_ratios": [a / b for a, b in zip(rates["ours"], rates["oracle"])],
-        "target": TARGETS.get((what, dtype)),
+        **ratio_of(rates["ours"], rates["oracle"], TARGETS.get((what, dtype))),
     }
 
 
@@ -345,7 +183,7 @@ def compare_beams(options, oracle, dtype):
     ours, theirs = [], []
     for _ in range(options.rounds):
         ours.append(our_beams(options, dtype, ids, tokens))
-        theirs.append(oracle.call("beams", dtype=dtype, ids=ids, new_tokens=tokens))
+        theirs.append(oracle.call("beams", dtype=dtype, ids=ids, new_tokens=tokens, fields=BEAMS))
     gap = abs(ours[0]["scores"][0] - theirs[0]["scores"][0])
     if dtype == "float32" and gap >= SAME_SCORE:
         raise CompareError(f"{dtype}: the best texts' scores are {gap:.3g} apart")
@@ -369,17 +207,64 @@ def compare_beams(options, oracle, dtype):
     }
 
 
-def print_beams(line):
-    def verdict(ratio, target):
-        return f"{ratio:.2f} times (target {target} {'met' if ratio >= target else 'NOT met'})"
+def compare_quantized(options, oracle, dtype):
+    """A line a backend: tokens/s of both sides and of our dense cache over all rounds."""
+    ids = oracle.call("prompt", length=options.cache_prompt)["ids"]
+    run = (dtype, ids, options.new_tokens)
+    sides = {"dense": lambda: our_generate(options, *run)}
+    for name, settings in QUANTIZED.items():
+        fields = {"cache_implementation": "quantized", "cache_config": settings}
+        sides[name, "ours"] = lambda fields=fields: our_generate(options, *run, fields)
+        sides[name, "oracle"] = lambda fields=fields: oracle.generate(*run, fields)
+    warm = {side: call()["ids"] for side, call in sides.items()}
+    rates = {side: [] for side in sides}
+    for _ in range(options.rounds):
+        for side, call in sides.items():
+            rates[side].append(rate(call(), "decode", len(ids)))
+    lines = []
+    for name in QUANTIZED:
+        ours, theirs = rates[name, "ours"], rates[name, "oracle"]
+        lines.append(
+            {
+                "what": name,
+                "dtype": dtype,
+                "prompt_tokens": len(ids),
+                "new_tokens": options.new_tokens,
+                "agreeing_ids": common(warm[name, "ours"], warm[name, "oracle"]),
+                "unit": "tokens/s",
+                "ours": summary(ours),
+                "oracle": summary(theirs),
+                "dense": summary(rates["dense"]),
+                **ratio_of(ours, theirs, QUANTIZED_TARGETS["oracle"]),
+                "to_dense": ratio_of(ours, rates["dense"], QUANTIZED_TARGETS["dense"]),
+            }
+        )
+    return lines
 
+
+def judged(ratio, target):
+    return f"{ratio:.2f} times (target {target} {'met' if ratio >= target else 'NOT met'})"
+
+
+def print_quantized(line):
+    print_line(line)
+    dense, to_dense = line["dense"], line["to_dense"]
+    rounds = to_dense["round_ratios"]
+    print(
+        f"{'':17} our dense cache {dense['median']:.1f} [{dense['min']:.1f}, {dense['max']:.1f}]: "
+        f"{judged(to_dense['ratio'], to_dense['target'])} [{min(rounds):.2f}, {max(rounds):.2f}]",
+        flush=True,
+    )
+
+
+def print_beams(line):
     ratios = line["round_ratios"]
     print(
         f"beams   {line['dtype']:9} ours {line['ours_s']:.2f} s  oracle {line['oracle_s']:.2f} s  "
-        f"faster {verdict(line['ratio'], line['target'])} [{min(ratios):.2f}, {max(ratios):.2f}]  "
+        f"faster {judged(line['ratio'], line['target'])} [{min(ratios):.2f}, {max(ratios):.2f}]  "
         f"memory {line['bytes_taken'] / 1e6:.0f} MB, {BEAMS['num_beams']} copies "
         f"{line['bytes_of_copies'] / 1e6:.0f} MB: "
-        f"{verdict(line['memory_ratio'], line['memory_target'])}  "
+        f"{judged(line['memory_ratio'], line['memory_target'])}  "
         f"({line['prompt_tokens']}+{line['new_tokens']} tokens, {line['agreeing_texts']} of "
         f"{BEAMS['num_return_sequences']} texts agree)",
         flush=True,
@@ -444,14 +329,18 @@ def parse_arguments():
     parser.add_argument("--beams", action="store_true", help="beam search instead")
     parser.add_argument("--beam-prompt", type=int, default=1000, metavar="TOKENS")
     parser.add_argument("--beam-tokens", type=int, default=64, metavar="TOKENS")
+    parser.add_argument("--cache", choices=["quantized"], help="4-bit caches instead")
+    parser.add_argument("--cache-prompt", type=int, default=4096, metavar="TOKENS")
     parser.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
     parser.add_argument("--fresh-oracle", action="store_true", help="a new oracle process a run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is not met")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if min(options.rounds, options.threads, options.beam_prompt, options.beam_tokens) < 1:
-        parser.error("--rounds, --threads, --beam-prompt and --beam-tokens must be at least 1")
+    for name in ("rounds", "threads", "beam_prompt", "beam_tokens", "cache_prompt"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if options.beams and options.cache:
+        parser.error("--beams and --cache are two comparisons; take one at a time")
     if options.new_tokens < 2:
         parser.error("--new-tokens must be at least 2")
     return options
@@ -471,6 +360,11 @@ def run(options):
                 lines.append(compare_beams(options, oracle, dtype))
                 print_beams(lines[-1])
                 continue
+            if options.cache:
+                for line in compare_quantized(options, oracle, dtype):
+                    lines.append(line)
+                    print_quantized(line)
+                continue
             for what in options.what or ["decode", "prefill"]:
                 lines.append(compare(options, oracle, what, dtype))
                 print_line(lines[-1])
@@ -479,6 +373,7 @@ def run(options):
     met = all(
         (line["target"] is None or line["ratio"] >= line["target"])
         and line.get("memory_ratio", 0) >= line.get("memory_target", 0)
+        and ("to_dense" not in line or line["to_dense"]["ratio"] >= line["to_dense"]["target"])
         for line in lines
     )
     return 0 if met or not options.check else 1
@@ -486,9 +381,6 @@ def run(options):
 
 def main():
     options = parse_arguments()
-    if options.worker:
-        serve(options.model, options.threads, options.attention)
-        return 0
     try:
         return run(options)
     except (CompareError, OSError) as error:
