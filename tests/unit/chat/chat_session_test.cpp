@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kvcache/cache/mamba_cache.h"
+#include "kvcache/cache/quantized_cache.h"
 #include "kvcache/cache/static_cache.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/generation/sampler.h"
@@ -54,6 +55,15 @@ std::unique_ptr<Cache> make_cache(const Kind& kind) {
   const ModelConfig& config = checkpoint(kind.model).config();
   if (kind.cache == "static") {
     return std::make_unique<StaticCache>(config, StaticCacheOptions{.max_cache_len = 256});
+  }
+  if (kind.cache == "quantized") {  // in groups so small that no reply of these models changes
+    return std::make_unique<QuantizedCache>(
+        config, QuantizedCacheOptions{.config = {.backend = "hqq",
+                                                 .nbits = 8,
+                                                 .axis_key = 1,
+                                                 .axis_value = 1,
+                                                 .q_group_size = 2,
+                                                 .residual_length = 4}});
   }
   if (kind.cache == "mamba") return std::make_unique<MambaCache>(config);
   return nullptr;
@@ -134,15 +144,16 @@ TEST_P(ChatSessions, SavedOnesGoOn) {
   EXPECT_GE(reply.reused_tokens, GetParam().model == "llama" ? 1 : 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ChatSessions,
-                         ::testing::Values(Kind{"llama", ""}, Kind{"llama", "static"},
-                                           Kind{"mistral", ""}, Kind{"mistral", "static"},
-                                           Kind{"gemma3_text", ""}, Kind{"llama4_text", ""},
-                                           Kind{"mamba", "mamba"}, Kind{"mamba2", ""},
-                                           Kind{"lfm2", ""}, Kind{"lfm2", "static"},
-                                           Kind{"jamba", ""}, Kind{"qwen3_next", ""},
-                                           Kind{"phi3_longrope", ""}),
-                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    All, ChatSessions,
+    ::testing::Values(Kind{"llama", ""}, Kind{"llama", "static"}, Kind{"mistral", ""},
+                      Kind{"mistral", "static"}, Kind{"gemma3_text", ""}, Kind{"llama4_text", ""},
+                      Kind{"mamba", "mamba"}, Kind{"mamba2", ""}, Kind{"lfm2", ""},
+                      Kind{"lfm2", "static"}, Kind{"jamba", ""}, Kind{"qwen3_next", ""},
+                      Kind{"phi3_longrope", ""}, Kind{"llama", "quantized"},
+                      Kind{"mistral", "quantized"}, Kind{"gemma3_text", "quantized"},
+                      Kind{"lfm2", "quantized"}, Kind{"qwen3_next", "quantized"}),
+    ::testing::PrintToStringParamName());
 
 TEST(ChatSession, SpelledSpecialTokensAreText) {
   const CausalLM& model = checkpoint("llama");
