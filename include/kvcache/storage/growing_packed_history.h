@@ -76,9 +76,7 @@ class GrowingPackedHistory final : public PackedHistory {
       const Range both{std::max(block.tokens.first, wanted.first),
                        std::min(block.tokens.end, wanted.end)};
       if (both.length() <= 0) continue;
-      view.segments.push_back(
-          {.first = both.first,
-           .packed = std::make_shared<PackedKeyValue>(block.narrow(both, *formats()))});
+      view.segments.push_back({.first = both.first, .packed = block.part(both, *formats())});
     }
   }
 
@@ -120,9 +118,9 @@ class GrowingPackedHistory final : public PackedHistory {
   }
 
  private:
-  static constexpr std::int64_t kFewest = 64;   // tokens of a block, and ...
-  static constexpr std::int64_t kMost = 4096;   // ... of one that grows with the history ...
-  static constexpr std::int64_t kFraction = 8;  // ... to its 8th
+  static constexpr std::int64_t kFewest = 128;   // tokens of a block, and ...
+  static constexpr std::int64_t kMost = 4096;    // ... of one that grows with the history ...
+  static constexpr std::int64_t kFraction = 16;  // ... to its 16th
 
   GrowingPackedHistory(const GrowingPackedHistory&) = default;
 

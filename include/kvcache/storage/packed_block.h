@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "kvcache/core/memory.h"
@@ -26,6 +27,9 @@ struct PackedBlock {
   TokenGroups groups = {};  // of those tokens; none: groups lie within tokens
   bool all_rows = false;    // one row, which every row reads
   bool shared = false;      // with another cache: nothing is appended
+  // All tokens, once a view has asked for them and until something changes: views of many blocks
+  // are made at each step.
+  mutable std::shared_ptr<const PackedKeyValue> all = {};
 
   static PackedBlock with_room(const PackedRoom& room, std::int64_t first,
                                const PackedKeyValue& like, Memory& memory) {
@@ -56,6 +60,7 @@ struct PackedBlock {
   // Requires as many tokens as there is room for at most.
   void append(const PackedFormats& formats, const PackedKeyValue& added) {
     const std::int64_t count = added.keys.tokens(), unit = formats.group_tokens();
+    all.reset();
     write(keys, formats.keys, added.keys);
     write(values, formats.values, added.values);
     tokens.end += count;
@@ -69,11 +74,16 @@ struct PackedBlock {
     return scales.narrow(2, std::min(last, scales.size(2) - 1), 1);
   }
 
-  PackedKeyValue narrow(Range wanted, const PackedFormats& formats) const {
-    const std::int64_t first = wanted.first - tokens.first;
-    return {.keys = kvcache::narrow(held(keys, formats.keys), first, wanted.length()),
-            .values = kvcache::narrow(held(values, formats.values), first, wanted.length()),
-            .dtype = formats.dtype};
+  // Those of its tokens that are wanted.
+  std::shared_ptr<const PackedKeyValue> part(Range wanted, const PackedFormats& formats) const {
+    if (!all) {
+      all = std::make_shared<PackedKeyValue>(PackedKeyValue{.keys = held(keys, formats.keys),
+                                                            .values = held(values, formats.values),
+                                                            .dtype = formats.dtype});
+    }
+    if (wanted.length() == tokens.length()) return all;
+    return std::make_shared<PackedKeyValue>(
+        kvcache::narrow(*all, wanted.first - tokens.first, wanted.length()));
   }
 
   // Lets tokens outside `keep` go.
@@ -81,6 +91,8 @@ struct PackedBlock {
     const Range had = tokens;
     tokens.first = std::clamp(keep.first, had.first, had.end);
     tokens.end = std::clamp(keep.end, tokens.first, had.end);
+    if (tokens == had) return;
+    all.reset();
     slot += tokens.first - had.first;
     if (formats.group_tokens() > 1) {
       groups.trim(tokens.first - had.first, had.end - tokens.end);
@@ -103,6 +115,7 @@ struct PackedBlock {
     const bool values_replaced =
         visit_one(values, kValueNames, formats != nullptr ? &formats->values : nullptr);
     if (keys_replaced && values_replaced && !all_rows) shared = false;
+    all.reset();
   }
 
   // Throws ValueError for tensors that are not those of these formats and rows.
@@ -126,6 +139,7 @@ struct PackedBlock {
       }
     }
     shared = all_rows;
+    all.reset();
   }
 
  private:
