@@ -338,6 +338,10 @@ def parse_arguments():
     options = parser.parse_args()
     if options.tokens < PIECE or options.tokens % PIECE:
         parser.error(f"--tokens must be a multiple of {PIECE}")
+    options.program = options.program.resolve()
+    measures = not (options.table or options.worker)
+    if measures and "ours" in options.sides and not options.program.is_file():
+        parser.error(f"{options.program} is missing; build it or set --program")
     return options
 
 
