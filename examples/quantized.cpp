@@ -19,6 +19,7 @@ int main(int argc, char** argv) try {
       {.backend = "fp8"},
       // Beyond Transformers: see docs/quantization.md.
       {.axis_key = -1,
+       .q_group_size = 8,
        .residual_length = 0,
        .key_nbits = 2,
        .rotate_keys = true,
@@ -29,7 +30,7 @@ int main(int argc, char** argv) try {
     kvcache::generate(*model, {.input_ids = prompt}, {.max_new_tokens = 6}, &cache);
     std::cout << config.backend << ": " << cache.get_seq_length() << " tokens in " << cache.nbytes()
               << " bytes\n";
-    cache.crop(-20);  // into what is packed
+    cache.crop(-20);  // also into what is packed
     std::unique_ptr<kvcache::Cache> fork = cache.fork();
     std::cout << "cropped to " << fork->get_seq_length() << '\n';
   }

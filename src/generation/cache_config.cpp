@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -64,7 +65,10 @@ void set(const char* name, const json& value, bool& field) {
 
 template <typename Integer>
 void set(const char* name, const json& value, Integer& field) {
-  check_value(value.is_number_integer(), "cache_config's ", name, " must be an integer, but is ",
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  check_value(value.is_number_integer() &&
+                  (!value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost),
+              "cache_config's ", name, " must be an integer of at most 63 bits, but is ",
               value.dump());
   field = value.get<std::int64_t>();
 }

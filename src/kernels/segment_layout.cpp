@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "kvcache/core/errors.h"
+#include "kvcache/core/packing.h"
+#include "kvcache/kernels/segment_attention.h"
 
 namespace kvcache::detail {
 namespace {
@@ -35,14 +37,18 @@ class Reader {
       side.data = part();
       return side;
     }
-    side.format.kind = static_cast<PackedFormat::Kind>(number());
+    side.format.kind = static_cast<PackedFormat::Kind>(
+        number_between(0, static_cast<std::int64_t>(PackedFormat::Kind::symmetric), "a kind"));
     side.format.bits = number();
-    side.format.head_dim = number();
-    side.format.group_channels = number();
-    side.format.group_tokens = number();
+    check_bits(side.format.bits);
+    side.format.head_dim = number_between(1, kMostHeadDim, "a head size");
+    side.format.group_channels = number_between(1, side.format.head_dim, "channels of a group");
+    side.format.group_tokens = number_between(1, kMostTokens, "tokens of a group");
     side.format.rotated = number() == 1;
     const std::int64_t valid = number();
-    for (std::int64_t group = 0; group < valid; ++group) side.valid.push_back(number());
+    for (std::int64_t group = 0; group < valid; ++group) {
+      side.valid.push_back(number_between(0, side.format.group_tokens, "tokens of a group"));
+    }
     side.data = part();
     side.scales = part();
     side.offsets = part();
@@ -56,10 +62,18 @@ class Reader {
     check_value(next_number_ < numbers_.size(), "a list of segments ends early");
     return numbers_[next_number_++];
   }
+  std::int64_t number_between(std::int64_t least, std::int64_t most, const char* name) {
+    const std::int64_t found = number();
+    check_value(found >= least && found <= most, name, " of packed keys or values is ", found,
+                "; it must be from ", least, " to ", most);
+    return found;
+  }
   at::Tensor part() {
     check_value(next_part_ < parts_.size(), "a list of segments lacks a tensor");
     return parts_[next_part_++];
   }
+
+  static constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
   at::TensorList parts_;
   at::IntArrayRef numbers_;
@@ -127,6 +141,10 @@ void check_segments(const std::vector<SegmentSides>& segments, const SegmentQuer
                     t->defined() ? t->device() : query.device(), ", the query on ", query.device());
       }
     }
+    check_value(!each.values.format.rotated, "rotated values cannot be read as they are packed");
+    check_value(query.size(3) <= kMostHeadDim && each.values.dim() <= kMostHeadDim,
+                "attention over segments takes heads of up to ", kMostHeadDim, " numbers, not ",
+                query.size(3), " and ", each.values.dim());
     check_value(each.keys.dim() == query.size(3) && each.values.dim() == segments[0].values.dim(),
                 "head sizes must be equal over all segments, and those of keys the query's");
     columns += each.keys.tokens();

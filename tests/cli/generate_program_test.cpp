@@ -317,13 +317,13 @@ TEST_F(GenerateProgram, FailsWhereStandardOutputIsFull) {
 }
 
 TEST_F(GenerateProgram, FeaturesThatComeLaterSaySo) {
-  expect_refused(run_ids({"--cache-implementation", "quantized"}), "not supported yet");
+  expect_refused(run_ids({"--cache-implementation", "offloaded"}), "not supported yet");
   expect_refused(run_ids({"--cache-implementation", "magic"}), "\"dynamic\"");
   expect_refused(run_ids({"--cache-config", R"({"nbits": 4})"}), "cache_config");
   expect_refused(run_ids({"--cache-config", "nbits"}), "--cache-config");
   expect_refused(
       run_ids({"--cache-implementation", "quantized", "--cache-config", R"({"backend": "magic"})"}),
-      R"(it can be "quanto", "hqq" or "fp8")");
+      R"(it can be "quanto", "hqq", "fp8" or "int")");
 }
 
 TEST_F(GenerateProgram, ReadsEveryFieldOfAConfigFile) {

@@ -54,9 +54,12 @@ std::vector<Coded> coded() {
 }
 
 CacheKind kind_of(const Coded& coded, bool fixed, std::int64_t window) {
+  // fp8 packs by 64 tokens.
+  const bool by_64 = coded.config.backend == "fp8";
   const std::optional<StaticLayerOptions> sizes =
-      fixed ? std::optional(StaticLayerOptions{.max_cache_len = 48}) : std::nullopt;
+      fixed ? std::optional(StaticLayerOptions{.max_cache_len = by_64 ? 200 : 48}) : std::nullopt;
   LayerSpec spec;
+  if (window > 0 && by_64) window = 80;
   if (window > 0) spec = {.type = std::string(kSlidingAttention), .window = window};
   const std::vector<LayerSpec> layers{spec};
   const LayerRegistry registry = quantized_layers(coded.config, sizes);

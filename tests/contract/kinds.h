@@ -53,7 +53,7 @@ struct Setting {
 // (of layers made for some number of heads, those).
 // Those with real codecs in two of these.
 // In a program with the simulated accelerator: both dtypes there, and recorded over both its
-// devices.
+// devices; packed kinds the latter only.
 std::vector<Setting> settings();
 
 std::string name_of(const Setting& setting);

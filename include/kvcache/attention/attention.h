@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -145,8 +146,13 @@ inline std::optional<at::Tensor> by_operator(const at::Tensor& query, const View
 #if defined(KVCACHE_COMPILED_CORE)
   const Segment& first = view.segments.front();
   const bool in_pieces = view.segments.size() > 1 || first.packed;
-  if (!in_pieces || query.size(2) > kFewTokens || query.scalar_type() == at::kDouble ||
-      query.size(3) > kMostHeadDim || first.value_dim() > kMostHeadDim || options.bias.defined() ||
+  const bool any_rotated =
+      std::any_of(view.segments.begin(), view.segments.end(), [](const Segment& segment) {
+        return segment.packed && segment.packed->values.format.rotated;
+      });
+  if (!in_pieces || any_rotated || query.size(2) > kFewTokens ||
+      query.scalar_type() == at::kDouble || query.size(3) > kMostHeadDim ||
+      first.value_dim() > kMostHeadDim || options.bias.defined() ||
       mask.kind == AttentionMask::Kind::causal || !has_segment_attention(query.device())) {
     return std::nullopt;
   }

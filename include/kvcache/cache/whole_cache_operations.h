@@ -127,14 +127,15 @@ KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::concatenate(const std::vecto
     caches.push_back(&checked_like(*other));
   }
   std::vector<History> histories;
+  std::int64_t batch = 0;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     caches[i]->stack_->check_whole();
     check_value(caches[i]->batch_size() > 0, "cache ", i, " of ", caches.size(),
                 " has no rows to join: nothing was fed to it");
     histories.push_back(caches[i]->history());
+    batch += caches[i]->batch_size();
   }
-  std::int64_t batch = 0;
-  for (const LayeredCache* cache : caches) batch += cache->batch_size();
+  for (LayeredCache* cache : caches) detail::check_can_move(*cache->stack_, histories);
   std::vector<std::unique_ptr<Layer>> layers = empty_layers(/*pinned=*/false);
   for (std::int64_t i = 0; i < layer_count(); ++i) {
     std::vector<detail::CacheRows> rows;
@@ -151,8 +152,7 @@ KVCACHE_INLINE std::unique_ptr<Cache> LayeredCache::concatenate(const std::vecto
                            .batch = batch});
     });
   }
-  std::unique_ptr<LayeredCache> result =
-      with_layers(stack_->clone_without_layers(std::make_unique<Resident>()));
+  auto result = with_layers(stack_->clone_without_layers(std::make_unique<Resident>()));
   result->stack_->take(std::move(layers), detail::join_histories(histories), batch);
   return result;
 }

@@ -111,7 +111,8 @@ class FixedPackedHistory final : public PackedHistory {
   }
 
   void add_segments(View& view, Range wanted) const override {
-    const std::int64_t owed_from = owed_.empty() ? tokens_.end : owed_.front().tokens.first;
+    const std::int64_t owed_from =
+        owed_.empty() ? tokens_.end : std::max(owed_.front().tokens.first, tokens_.first);
     const Range here = both({tokens_.first, owed_from}, wanted);
     for (const Range& piece : pieces(here)) add(view, piece.first, piece_at(piece));
     for (const Owed& owed : owed_) {
@@ -124,11 +125,10 @@ class FixedPackedHistory final : public PackedHistory {
 
   void visit(Visitor& visitor, Range held) override {
     settle();
-    at::Tensor groups = as_tensor(groups_.valid);
-    visit_groups(visitor, groups);
+    TokenGroups groups = visit_groups(visitor, groups_);
     if (tokens_.length() == 0 && held.length() > 0) {
       tokens_ = held;
-      groups_ = TokenGroups::from(groups);
+      groups_ = std::move(groups);
       check_value(held.length() <= room().slots && groups_.size() <= room().groups, "there are ",
                   held.length(), " packed tokens in ", groups_.size(),
                   " groups to hold, but the layer's buffers have ", room().slots, " slots and ",
@@ -154,13 +154,13 @@ class FixedPackedHistory final : public PackedHistory {
     visit_one(sides_.values, kValueNames, formats() != nullptr ? &formats()->values : nullptr);
   }
 
-  void check_filled(std::int64_t rows, Range held) const override {
+  void check_filled(const std::optional<KeyValueShape>& shape, Range held) const override {
     groups_.check(held.length(), held.length() > 0 ? group_tokens() : 1);
     if (held.length() == 0) return;
-    check_value(formats() != nullptr && tokens_.length() == held.length(),
+    check_value(formats() != nullptr && shape && tokens_.length() == held.length(),
                 "there are no packed keys and values for tokens ", held.first, " to ", held.end);
     for (const PackedSide* side : {&sides_.keys, &sides_.values}) {
-      check_rows(*side, rows);
+      check_rows(*side, *shape);
       check_value(side->codes.size(2) == room().slots, "there are ", side->codes.size(2),
                   " slots of packed tokens; the layer has ", room().slots);
     }
@@ -205,6 +205,9 @@ class FixedPackedHistory final : public PackedHistory {
     });
     return copy;
   }
+
+ protected:
+  bool empty() const override { return tokens_.length() == 0; }
 
  private:
   struct Sides {

@@ -4,9 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kvcache/storage/packed_block.h"
@@ -39,6 +42,7 @@ class GrowingPackedHistory final : public PackedHistory {
     for (std::int64_t done = 0; done < tokens;) {
       std::int64_t taken = blocks.empty() ? 0 : blocks.back().room(*formats());
       if (taken == 0) {
+        merge_last(blocks);
         blocks.push_back(new_block(packed, first + done, tokens - done));
         taken = blocks.back().room(*formats());
       }
@@ -81,23 +85,22 @@ class GrowingPackedHistory final : public PackedHistory {
   }
 
   void visit(Visitor& visitor, Range held) override {
-    std::vector<std::int64_t> valid;
+    TokenGroups groups;
     for (const PackedBlock& block : blocks_) {
-      valid.insert(valid.end(), block.groups.valid.begin(), block.groups.valid.end());
+      groups.valid.insert(groups.valid.end(), block.groups.valid.begin(), block.groups.valid.end());
     }
-    at::Tensor groups = as_tensor(valid);
-    visit_groups(visitor, groups);
+    groups = visit_groups(visitor, groups);
     for (PackedBlock& block : blocks_) block.visit(visitor, formats());
     if (!blocks_.empty()) return;
-    PackedBlock filled{.tokens = held, .groups = TokenGroups::from(groups)};
+    PackedBlock filled{.tokens = held, .groups = std::move(groups)};
     filled.visit(visitor, formats());
     if (held.length() > 0 && filled.keys.codes.defined()) blocks_.push_back(std::move(filled));
   }
 
-  void check_filled(std::int64_t rows, Range held) const override {
-    check_value(held.length() == 0 || (!blocks_.empty() && formats() != nullptr),
+  void check_filled(const std::optional<KeyValueShape>& shape, Range held) const override {
+    check_value(held.length() == 0 || (!blocks_.empty() && formats() != nullptr && shape),
                 "there are no packed keys and values for tokens ", held.first, " to ", held.end);
-    for (const PackedBlock& block : blocks_) block.check(*formats(), rows);
+    for (const PackedBlock& block : blocks_) block.check(*formats(), *shape);
   }
 
   std::unique_ptr<PackedHistory> clone() const override {
@@ -117,30 +120,51 @@ class GrowingPackedHistory final : public PackedHistory {
     for (PackedBlock& block : blocks_) block.all_rows = block.shared = true;
   }
 
+ protected:
+  bool empty() const override { return blocks_.empty(); }
+
  private:
-  static constexpr std::int64_t kFewest = 128;   // tokens of a block, and ...
-  static constexpr std::int64_t kMost = 4096;    // ... of one that grows with the history ...
-  static constexpr std::int64_t kFraction = 16;  // ... to its 16th
+  static constexpr std::int64_t kFewest = 128;    // tokens of a block, and ...
+  static constexpr std::int64_t kMost = 4096;     // ... of one that grows with the history ...
+  static constexpr std::int64_t kFraction = 16;   // ... to its 16th
+  static constexpr std::size_t kMostBlocks = 64;  // beyond which the younger ones become one ...
+  static constexpr std::size_t kKeptBlocks = 16;  // ... behind so many
 
   GrowingPackedHistory(const GrowingPackedHistory&) = default;
-
-  static std::int64_t length(const std::vector<PackedBlock>& blocks) {
-    std::int64_t tokens = 0;
-    for (const PackedBlock& block : blocks) tokens += block.tokens.length();
-    return tokens;
-  }
 
   // One more group, as a crop may leave one that is not full.
   PackedRoom room_of(std::int64_t slots) const {
     return {.slots = slots, .groups = slots / group_tokens() + 1};
   }
 
-  // With room for `tokens` tokens at least.
+  // With room for `tokens` tokens at least. What other caches share does not count: it may be of no
+  // more use to this one than a few tokens beyond it.
   PackedBlock new_block(const PackedKeyValue& like, std::int64_t first, std::int64_t tokens) const {
-    const std::int64_t held = length(*staged_);
-    const std::int64_t growth = std::clamp(held / kFraction, kFewest, kMost);
-    const std::int64_t slots = std::max({growth, tokens, reserved_ - held});
-    return PackedBlock::with_room(room_of(whole_groups(slots)), first, like, *memory());
+    std::int64_t own = 0;  // tokens
+    bool any_shared = false;
+    for (const PackedBlock& block : *staged_) {
+      any_shared = any_shared || block.shared;
+      if (!block.shared) own += block.tokens.length();
+    }
+    const std::int64_t growth = std::clamp(own / kFraction, kFewest, kMost);
+    const std::int64_t asked = any_shared ? 0 : reserved_ - own;
+    return PackedBlock::with_room(room_of(whole_groups(std::max({growth, tokens, asked}))), first,
+                                  like, *memory());
+  }
+
+  // Many forks of forks leave many blocks.
+  void merge_last(std::vector<PackedBlock>& blocks) const {
+    if (blocks.size() < kMostBlocks) return;
+    auto first = blocks.end();
+    while (static_cast<std::size_t>(first - blocks.begin()) > kKeptBlocks &&
+           std::prev(first)->all_rows == blocks.back().all_rows) {
+      --first;
+    }
+    if (blocks.end() - first < 2) return;
+    PackedBlock merged = PackedBlock::merged({first, blocks.end()}, *formats(),
+                                             room_of(whole_groups(kFewest)), *memory());
+    blocks.erase(first, blocks.end());
+    blocks.push_back(std::move(merged));
   }
 
   std::vector<PackedBlock> blocks_;                 // adjoin, oldest first

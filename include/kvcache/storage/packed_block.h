@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "kvcache/core/memory.h"
@@ -43,6 +44,47 @@ struct PackedBlock {
       return side;
     };
     return {.keys = make(like.keys), .values = make(like.values), .tokens = {first, first}};
+  }
+
+  // The tokens of blocks that adjoin and have the same rows as one, with `spare` more room. Throws
+  // c10::OutOfMemoryError.
+  static PackedBlock merged(std::span<const PackedBlock> blocks, const PackedFormats& formats,
+                            const PackedRoom& spare, Memory& memory) {
+    PackedBlock result{.tokens = {blocks.front().tokens.first, blocks.back().tokens.end},
+                       .all_rows = blocks.front().all_rows,
+                       .shared = blocks.front().all_rows};
+    for (const PackedBlock& block : blocks) {
+      result.groups.valid.insert(result.groups.valid.end(), block.groups.valid.begin(),
+                                 block.groups.valid.end());
+    }
+    const PackedRoom room{.slots = result.tokens.length() + spare.slots,
+                          .groups = result.groups.size() + spare.groups};
+    const auto merge = [&](PackedSide PackedBlock::*side, const PackedFormat& format) {
+      PackedSide& to = result.*side;
+      const auto copy = [&](at::Tensor PackedSide::*tensor, std::int64_t slots,
+                            const auto& part_of) {
+        if (!(blocks.front().*side.*tensor).defined()) return;
+        to.*tensor = allocate_slots(memory, blocks.front().*side.*tensor, 2, slots);
+        std::int64_t done = 0;
+        for (const PackedBlock& block : blocks) {
+          const Range part = part_of(block);
+          (to.*tensor)
+              .narrow(2, done, part.length())
+              .copy_((block.*side.*tensor).narrow(2, part.first, part.length()));
+          done += part.length();
+        }
+      };
+      const auto slots_of = [](const PackedBlock& block) {
+        return Range{block.slot, block.slot + block.tokens.length()};
+      };
+      const auto parameters_of = [&](const PackedBlock& block) { return block.groups_of(format); };
+      copy(&PackedSide::codes, room.slots, slots_of);
+      copy(&PackedSide::scales, room.parameters(format), parameters_of);
+      copy(&PackedSide::offsets, room.parameters(format), parameters_of);
+    };
+    merge(&PackedBlock::keys, formats.keys);
+    merge(&PackedBlock::values, formats.values);
+    return result;
   }
 
   // Tokens that may still be appended, whole groups.
@@ -118,12 +160,12 @@ struct PackedBlock {
     all.reset();
   }
 
-  // Throws ValueError for tensors that are not those of these formats and rows.
-  void check(const PackedFormats& formats, std::int64_t rows) const {
+  // Throws ValueError for tensors that are not those of these formats, rows and heads.
+  void check(const PackedFormats& formats, const KeyValueShape& shape) const {
     groups.check(tokens.length(), formats.group_tokens());
     for (const auto& [side, format] :
          {std::pair(&keys, &formats.keys), std::pair(&values, &formats.values)}) {
-      check_rows(*side, rows);
+      check_rows(*side, shape);
       check_packed(held(*side, *format));
     }
   }

@@ -18,6 +18,7 @@
 #include "kvcache/core/view.h"
 #include "kvcache/core/visitor.h"
 #include "kvcache/storage/packed_side.h"
+#include "kvcache/storage/token_groups.h"
 
 namespace kvcache::detail {
 
@@ -34,7 +35,15 @@ class PackedHistory {
   PackedHistory(CodecPair codecs, std::shared_ptr<Memory> memory)
       : codecs_(std::move(codecs)),
         memory_(std::move(memory)),
-        group_tokens_(formats_for(1, 1, at::kFloat).group_tokens()) {}
+        group_tokens_(formats_for(1, 1, at::kFloat).group_tokens()) {
+    const PackedFormats formats = formats_for(1, 1, at::kFloat);
+    for (const PackedFormat* each : {&formats.keys, &formats.values}) {
+      check_value(each->group_tokens == 1 || each->group_tokens == group_tokens_,
+                  "keys are packed in groups of ", formats.keys.group_tokens,
+                  " tokens and values in groups of ", formats.values.group_tokens,
+                  "; these must be equal, or one of them 1");
+    }
+  }
   virtual ~PackedHistory() = default;
 
   // Tokens are packed in multiples of so many.
@@ -47,14 +56,17 @@ class PackedHistory {
   // that.
   virtual void reserve(std::int64_t tokens) = 0;
 
-  // Settles how keys and values of this shape are packed. Throws c10::OutOfMemoryError.
-  virtual void begin(const KeyValueShape& shape) { begin_formats(shape); }
+  // A step of keys and values of this shape begins, which settles how they are packed. Throws
+  // c10::OutOfMemoryError.
+  virtual void begin(const KeyValueShape& shape) {
+    before_.emplace(formats_);
+    settle_formats(shape);
+  }
 
-  // The same, of a storage that a visitor fills.
-  void begin_formats(const KeyValueShape& shape) {
-    if (formats_) return;
+  // Settles how keys and values of this shape are packed, unless some are.
+  void settle_formats(const KeyValueShape& shape) {
+    if (!empty()) return;
     formats_ = formats_for(shape.key_dim, shape.value_dim, shape.dtype);
-    first_step_ = true;
   }
 
   // Packs keys and values [batch, kv_heads, n * group_tokens(), head_dim] of positions from `first`
@@ -62,11 +74,11 @@ class PackedHistory {
   // c10::OutOfMemoryError; until publish() nothing that is held has changed.
   virtual void stage(const KeyValue& states, std::int64_t first) = 0;
 
-  virtual void publish() noexcept { first_step_ = false; }
+  virtual void publish() noexcept { before_.reset(); }
   virtual void settle() {}
   virtual void discard() noexcept {
-    if (first_step_) formats_.reset();
-    first_step_ = false;
+    if (before_) formats_ = *before_;
+    before_.reset();
   }
 
   virtual bool can_trim(Range /*keep*/) const { return true; }
@@ -76,7 +88,7 @@ class PackedHistory {
 
   virtual void reset() noexcept {
     formats_.reset();
-    first_step_ = false;
+    before_.reset();
   }
 
   // Appends the segments of those of positions `wanted` that are here.
@@ -100,8 +112,9 @@ class PackedHistory {
   // Walks over tokens `held`: those that are here, or that a visitor is to fill in.
   virtual void visit(Visitor& visitor, Range held) = 0;
 
-  // Throws ValueError unless what a visitor filled in holds `held`, for so many rows.
-  virtual void check_filled(std::int64_t rows, Range held) const = 0;
+  // Throws ValueError unless what a visitor filled in holds `held` for the rows and heads of
+  // `shape`; absent: there are no keys.
+  virtual void check_filled(const std::optional<KeyValueShape>& shape, Range held) const = 0;
 
   // See Storage.
   virtual std::vector<at::Tensor> buffers() const { return {}; }
@@ -120,6 +133,9 @@ class PackedHistory {
     return {codecs_.keys->format(key_dim, dtype), codecs_.values->format(value_dim, dtype), dtype};
   }
 
+  // Whether no token is packed.
+  virtual bool empty() const = 0;
+
   // Null before the first keys.
   const PackedFormats* formats() const { return formats_ ? &*formats_ : nullptr; }
 
@@ -135,13 +151,17 @@ class PackedHistory {
     return (tokens + group_tokens_ - 1) / group_tokens_ * group_tokens_;
   }
 
-  // Shows a visitor the tokens of each group, or takes those it fills in.
-  static void visit_groups(Visitor& visitor, at::Tensor& groups) {
-    visitor.tensor({.name = "packed_groups", .role = Role::layout, .writable = false}, groups);
-  }
-
-  static at::Tensor as_tensor(const std::vector<std::int64_t>& groups) {
-    return groups.empty() ? at::Tensor() : at::tensor(groups, at::kLong);
+  // Shows a visitor the tokens of each group, and returns them or those that it fills in. Their
+  // checksum stands among the integers, by which caches are compared before they join.
+  static TokenGroups visit_groups(Visitor& visitor, const TokenGroups& groups) {
+    std::int64_t checksum = groups.checksum();
+    visitor.count("groups_checksum", checksum);
+    at::Tensor tokens = groups.valid.empty() ? at::Tensor() : at::tensor(groups.valid, at::kLong);
+    const at::Tensor shown = tokens;
+    visitor.tensor({.name = "packed_groups", .role = Role::layout, .writable = false}, tokens);
+    TokenGroups result = tokens.is_same(shown) ? groups : TokenGroups::from(tokens);
+    check_value(result.checksum() == checksum, "packed_groups do not have the checksum ", checksum);
+    return result;
   }
 
   const std::shared_ptr<Memory>& memory() const { return memory_; }
@@ -151,7 +171,7 @@ class PackedHistory {
   std::shared_ptr<Memory> memory_;
   std::int64_t group_tokens_;
   std::optional<PackedFormats> formats_;
-  bool first_step_ = false;  // discard forgets the formats
+  std::optional<std::optional<PackedFormats>> before_;  // a step: discard goes back to them
 };
 
 }  // namespace kvcache::detail

@@ -99,11 +99,12 @@ inline bool visit_side(Visitor& visitor, PackedSide& side, const PackedNames& na
   return replaced;
 }
 
-// Throws ValueError for buffers that lack tensors or have other rows.
-inline void check_rows(const PackedSide& side, std::int64_t rows) {
+// Throws ValueError for buffers that lack tensors or have other rows or heads.
+inline void check_rows(const PackedSide& side, const KeyValueShape& shape) {
   check_value(side.codes.defined() && side.scales.defined() && side.codes.dim() == 4 &&
-                  side.codes.size(0) == rows,
-              "packed keys and values must have ", rows, " rows");
+                  side.codes.size(0) == shape.batch && side.codes.size(1) == shape.kv_heads,
+              "packed keys and values must have ", shape.batch, " rows and ", shape.kv_heads,
+              " heads, as those that are not packed");
 }
 
 }  // namespace kvcache::detail

@@ -188,7 +188,11 @@ class QuantizedStorage final : public Storage {
     packed_->visit_formats(visitor);
     visitor.count("held_first", held_.first);
     visitor.count("held_end", held_.end);
-    visitor.count("packed_end", packed_end_);
+    std::int64_t before_recent = packed_end_ - held_.first;
+    visitor.count("tokens_before_recent", before_recent);
+    check_value(before_recent >= 0 && before_recent <= held_.length(), before_recent, " of ",
+                held_.length(), " tokens cannot lie before the recent window");
+    packed_end_ = held_.first + before_recent;
     const bool dense = packed_end_ <= held_.first;  // all of it
     detail::InnerVisitor recent(visitor, {.held = {packed_end_, held_.end}, .of_some = !dense});
     recent_->visit(recent);
@@ -210,12 +214,8 @@ class QuantizedStorage final : public Storage {
       check_value(end == 0 || shape == recent.shape(),
                   "pinned keys and values are not of the shape of those after them");
     }
-    if (const auto shape = recent.shape()) {
-      packed_->begin_formats(*shape);
-      filled_rows_ = shape->batch;
-    } else {
-      filled_rows_ = 0;
-    }
+    filled_like_ = recent.shape();
+    if (filled_like_) packed_->settle_formats(*filled_like_);
     packed_->visit(visitor, packed_range());
   }
 
@@ -224,7 +224,7 @@ class QuantizedStorage final : public Storage {
     check_value(packed_end_ >= held_.first && packed_end_ <= held_.end, "tokens up to ",
                 packed_end_, " are packed, of ", held_.first, " to ", held_.end);
     if (pinned_) pinned_->check_filled(spec, pinned_end());
-    packed_->check_filled(filled_rows_, packed_range());
+    packed_->check_filled(filled_like_, packed_range());
   }
 
   std::unique_ptr<Storage> clone() const override {
@@ -277,9 +277,12 @@ class QuantizedStorage final : public Storage {
                                           memory);
   }
 
-  // Of what a window that no step is too long for may hold packed.
+  // Tokens that may be packed at a time: of all that there is room for whole groups, of a window
+  // also those that it cuts.
   void hold_as_room_says() noexcept {
-    packed_->reserve(std::max<std::int64_t>(room_->slots() - window_.residual_length, 0));
+    const std::int64_t beyond = std::max<std::int64_t>(room_->slots() - window_.residual_length, 0);
+    const std::int64_t unit = packed_->group_tokens();
+    packed_->reserve(room_->capacity() ? beyond / unit * unit : beyond);
   }
 
   // Tokens of the recent window between steps.
@@ -385,7 +388,7 @@ class QuantizedStorage final : public Storage {
   std::unique_ptr<Storage> pinned_;  // the first positions; null: none ever are
   Range held_;                       // positions promised
   std::int64_t packed_end_ = 0;
-  std::int64_t filled_rows_ = 0;  // of the recent window, as a visitor saw it last
+  std::optional<KeyValueShape> filled_like_;  // the recent window, as a visitor saw it last
   std::optional<Staged> staged_;
 };
 

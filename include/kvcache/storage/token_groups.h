@@ -20,6 +20,16 @@ struct TokenGroups {
   std::int64_t size() const { return static_cast<std::int64_t>(valid.size()); }
   std::int64_t end() const { return first + size(); }
 
+  // A number that other groups have, too, by chance only: 50 bits of FNV-1a over
+  // their tokens.
+  std::int64_t checksum() const {
+    std::uint64_t hash = 14695981039346656037ULL;
+    for (const std::int64_t tokens : valid) {
+      hash = (hash ^ static_cast<std::uint64_t>(tokens)) * 1099511628211ULL;
+    }
+    return valid.empty() ? 0 : static_cast<std::int64_t>(hash >> 14);
+  }
+
   // As many whole groups of `unit` tokens as `tokens` are.
   void append(std::int64_t tokens, std::int64_t unit) {
     valid.insert(valid.end(), static_cast<std::size_t>(tokens / unit), unit);
@@ -57,8 +67,8 @@ struct TokenGroups {
   void check(std::int64_t tokens, std::int64_t unit) const {
     const bool fits = std::all_of(valid.begin(), valid.end(),
                                   [&](std::int64_t each) { return each >= 1 && each <= unit; });
-    const std::int64_t sum = std::accumulate(valid.begin(), valid.end(), std::int64_t{0});
-    check_value(unit == 1 ? valid.empty() : fits && sum == tokens,
+    const auto sum = [&] { return std::accumulate(valid.begin(), valid.end(), std::int64_t{0}); };
+    check_value(unit == 1 ? valid.empty() : fits && sum() == tokens,
                 "packed_groups do not add up to ", tokens, " tokens in groups of at most ", unit);
   }
 };

@@ -211,14 +211,20 @@ void load_codes(const TokenSource& source, std::int64_t first, std::int64_t coun
     const std::uint8_t* scale_row = source.scales + group * source.parameter_stride;
     const std::uint8_t* bytes = source.data + token * source.stride;
     if (source.kind == TokenSource::Kind::float8) {
-      scale_float8(bytes, source.dim, parameter(source, scale_row, 0), out);
+      for (std::int64_t c = 0, g = 0; c < source.dim; c += source.group_channels, ++g) {
+        scale_float8(bytes + c, std::min(source.group_channels, source.dim - c),
+                     parameter(source, scale_row, g), out + c);
+      }
       continue;
     }
     const std::uint8_t* spread_codes = spread(source, bytes, codes);
     if (source.kind == TokenSource::Kind::symmetric) {
-      const float scale = parameter(source, scale_row, 0);
       const auto zero = static_cast<float>(1 << (source.bits - 1));
-      scale_codes(spread_codes, source.dim, scale, -zero * scale, out);
+      for (std::int64_t c = 0, g = 0; c < source.dim; c += source.group_channels, ++g) {
+        const float scale = parameter(source, scale_row, g);
+        scale_codes(spread_codes + c, std::min(source.group_channels, source.dim - c), scale,
+                    -zero * scale, out + c);
+      }
       continue;
     }
     const std::uint8_t* offset_row = source.offsets + group * source.parameter_stride;

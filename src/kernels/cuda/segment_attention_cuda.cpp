@@ -35,9 +35,6 @@ at::Tensor segment_attention_cuda(const at::Tensor& query, at::TensorList parts,
   }
   const std::int64_t heads = sides[0].keys.data.size(1), tokens = query.size(2);
   const std::int64_t rows = query.size(1) / heads * tokens, value_dim = sides[0].values.dim();
-  check_value(query.size(3) <= kMostHeadDim && value_dim <= kMostHeadDim,
-              "attention over segments takes heads of up to ", kMostHeadDim, " numbers, not ",
-              query.size(3), " and ", value_dim);
   const c10::cuda::CUDAGuard guard(query.device());
   const at::Tensor result =
       at::empty({query.size(0), query.size(1), tokens, value_dim}, query.options());

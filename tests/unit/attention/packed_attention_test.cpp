@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "kvcache/attention/attention.h"
+#include "kvcache/codec/int_codec.h"
 #include "kvcache/codec/quantized_cache_config.h"
+#include "kvcache/codec/rotated_codec.h"
 #include "tests/support/tensors.h"
 
 namespace kvcache {
@@ -88,6 +90,52 @@ TEST(PackedAttention, ASingleSegmentMayBePacked) {
       .segments = {{states.keys, states.values}}, .visible = packed.visible, .batch = 1};
   const at::Tensor query = at::randn({1, 2, 1, 8});
   EXPECT_LE(difference(attention(query, packed, {}), attention(query, plain, {})), 1e-6);
+}
+
+// A long chunk behind packed history goes through tile by tile, whatever its mask.
+TEST(PackedAttention, LongChunksAreThoseOfTheViewMadeDense) {
+  const KeyValueShape shape{.batch = 2, .kv_heads = 1, .key_dim = 8, .value_dim = 8};
+  const View packed = view_of(make_codecs({}), {90}, 700, shape);
+  const KeyValue states = dense(packed);
+  const View plain{
+      .segments = {{states.keys, states.values}}, .visible = packed.visible, .batch = 2};
+  const at::Tensor query = at::randn({2, 2, 700, 8});
+  const AttentionMask mask = make_mask({.visible = packed.visible, .seen = 90, .tokens = 700});
+  EXPECT_LE(difference(attention(query, packed, mask), attention(query, plain, mask)), 1e-5);
+  EXPECT_LE(difference(attention(query, packed, {}), attention(query, plain, {})), 1e-5);
+}
+
+// Codecs of one's own may do what QuantizedCacheConfig does not.
+TEST(PackedAttention, RotatedValuesAreTurnedBack) {
+  const auto turned = std::make_shared<RotatedCodec>(std::make_shared<IntCodec>(IntCodecOptions{}));
+  const KeyValueShape shape{.batch = 1, .kv_heads = 2, .key_dim = 16, .value_dim = 16};
+  const View packed = view_of({.keys = turned, .values = turned}, {40}, 3, shape);
+  const KeyValue states = dense(packed);
+  const View plain{
+      .segments = {{states.keys, states.values}}, .visible = packed.visible, .batch = 1};
+  const at::Tensor query = at::randn({1, 4, 1, 16});
+  EXPECT_LE(difference(attention(query, packed, {}), attention(query, plain, {})), 1e-5);
+}
+
+// Scales for parts of a token's head, of codes without offsets.
+TEST(PackedAttention, ScalesOfSeveralGroupsOfChannels) {
+  for (const auto kind : {PackedFormat::Kind::symmetric, PackedFormat::Kind::float8}) {
+    const PackedFormat format{.kind = kind, .bits = 8, .head_dim = 16, .group_channels = 4};
+    const auto states = [&] {
+      const at::Tensor codes = at::randint(0, 120, {1, 2, 30, 16}, at::kLong).to(at::kByte);
+      return PackedStates{
+          .format = format, .codes = codes, .scales = at::rand({1, 2, 30, 4}).div(64)};
+    };
+    const View packed{.segments = {{.packed = std::make_shared<PackedKeyValue>(
+                                        PackedKeyValue{states(), states(), at::kFloat})}},
+                      .visible = {.length = 30},
+                      .batch = 1};
+    const KeyValue right = dense(packed);
+    const View plain{
+        .segments = {{right.keys, right.values}}, .visible = packed.visible, .batch = 1};
+    const at::Tensor query = at::randn({1, 4, 1, 16});
+    EXPECT_LE(difference(attention(query, packed, {}), attention(query, plain, {})), 1e-4);
+  }
 }
 
 }  // namespace

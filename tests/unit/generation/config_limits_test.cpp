@@ -195,6 +195,7 @@ TEST(ConfigLimits, CacheSettingsAreThoseOfTheKind) {
   EXPECT_THAT(quantized(R"({"residual_length": 1.5})"), HasSubstr("residual_length must be"));
   EXPECT_THAT(quantized(R"({"backend": 4})"), HasSubstr("backend must be a string, but is 4"));
   EXPECT_THAT(quantized(R"({"rotate_keys": 1})"), HasSubstr("rotate_keys must be true or false"));
+  EXPECT_THAT(quantized(R"({"axis_key": 18446744073709551615})"), HasSubstr("at most 63 bits"));
   EXPECT_THAT(quantized(R"({"key_nbits": 3})"), HasSubstr("key_nbits must be one of [2,4]"));
   EXPECT_THAT(quantized(R"({"pinned_tokens": -1})"), HasSubstr("pinned_tokens must be an integer"));
   EXPECT_THAT(quantized(R"({"backend": "fp8", "nbits": 4})"),

@@ -1,5 +1,5 @@
-// generate() over quantized caches: exact where nothing is packed, close where something is, and as
-// good as any other cache at beams, drafts, crops and turns.
+// generate() over quantized caches: exact where nothing is packed, close where something is, with
+// beams and drafts. Turns: tests/unit/chat.
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

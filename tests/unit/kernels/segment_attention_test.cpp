@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "kvcache/core/errors.h"
 #include "tests/support/segment_attention.h"
@@ -78,6 +83,31 @@ TEST(SegmentAttention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(attend({3, 4, 1, 64}), ValueError);  // batch
   EXPECT_THROW(attend({2, 4, 1, 64}, at::ones({2, 1, 1, 49}, at::kBool)), ValueError);
   EXPECT_THROW(attend({2, 4, 1, 64}, at::ones({2, 1, 1, 50})), ValueError);
+}
+
+// Called by its name, as from Python, with any numbers.
+TEST(SegmentAttention, RefusesLayoutsThatThereAreNot) {
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("kvcache::segment_attention", "")
+                      .typed<at::Tensor(const at::Tensor&, at::TensorList, at::IntArrayRef,
+                                        const std::optional<at::Tensor>&, double, double)>();
+  // Packed; kind, bits, head size, channels and tokens of a group, rotated, groups.
+  const std::vector<std::int64_t> right = {1, 0, 4, 64, 64, 1, 0, 0};
+  const auto attend = [&](std::size_t at, std::int64_t number) {
+    std::vector<std::int64_t> numbers = right;
+    numbers.insert(numbers.end(), right.begin(), right.end());
+    numbers[at] = number;
+    const at::Tensor codes = at::zeros({1, 1, 5, 32}, at::kByte), scales = at::ones({1, 1, 5, 1});
+    return op.call(at::ones({1, 1, 1, 64}), {codes, scales, scales, codes, scales, scales}, numbers,
+                   std::nullopt, 1, 0);
+  };
+  EXPECT_NO_THROW(attend(0, 1));
+  const std::vector<std::pair<std::size_t, std::int64_t>> wrong = {
+      {1, 3}, {1, -1}, {2, 5},  {2, 0}, {3, 4096},
+      {3, 0}, {4, 0},  {4, 65}, {5, 0}, {7, 1'000'000'000}};
+  for (const auto& [at, number] : wrong) {
+    EXPECT_THROW(attend(at, number), ValueError) << at << " " << number;
+  }
 }
 
 TEST(SegmentAttention, IsThereOnTheCpuAndNotOnAGpuThatNothingWasLinkedFor) {

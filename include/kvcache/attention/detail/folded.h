@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/maximum.h>
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "kvcache/attention/mask.h"
 #include "kvcache/core/view.h"
@@ -97,13 +99,15 @@ inline at::Tensor folded_attention(const at::Tensor& query, const Segment& segme
       .reshape({query.size(0), query.size(1), tokens, segment.values.size(3)});
 }
 
-// Tokens of a packed segment that are unpacked at a time.
-inline constexpr std::int64_t kPackedTile = 512;
+// Tokens of a segment that are read at a time where they are packed or queries are many, and
+// queries that are computed at a time: what bounds the memory for scores.
+inline constexpr std::int64_t kTile = 512;
 
-// Any number of segments, each read where it lies, packed ones tile by tile: a softmax whose
-// maximum and sum run along (https://arxiv.org/abs/1805.02867), in float32.
-inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
-                                      const AttentionMask& mask, const ScoreOptions& options) {
+// Up to kTile queries over any number of segments, each read where it lies: a softmax whose maximum
+// and sum run along (https://arxiv.org/abs/1805.02867), in float32.
+inline at::Tensor tile_of_segmented_attention(const at::Tensor& query, const View& view,
+                                              const AttentionMask& mask,
+                                              const ScoreOptions& options) {
   const at::ScalarType dtype = query.scalar_type();
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const Segment& front = view.segments.front();
@@ -116,7 +120,7 @@ inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
   at::Tensor maximum = at::full_like(sum, std::numeric_limits<float>::lowest());
   for (const Segment& segment : view.segments) {
     const std::int64_t tile =
-        segment.packed ? kPackedTile : std::max<std::int64_t>(segment.length(), 1);
+        segment.packed || rows > kTile ? kTile : std::max<std::int64_t>(segment.length(), 1);
     for (std::int64_t done = 0; done < segment.length(); done += tile) {
       const std::int64_t length = std::min(tile, segment.length() - done);
       const KeyValue states = dense(segment, done, length);
@@ -134,6 +138,29 @@ inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
   }
   return result.div_(sum).to(dtype).reshape(
       {batch, query.size(1), query.size(2), front.value_dim()});
+}
+
+// The same of any number of queries.
+inline at::Tensor segmented_attention(const at::Tensor& query, const View& view,
+                                      const AttentionMask& mask, const ScoreOptions& options) {
+  const std::int64_t tokens = query.size(2);
+  if (tokens <= kTile || mask.kind == AttentionMask::Kind::causal) {
+    return tile_of_segmented_attention(query, view, mask, options);
+  }
+  std::vector<at::Tensor> parts;
+  for (std::int64_t first = 0; first < tokens; first += kTile) {
+    const std::int64_t count = std::min(kTile, tokens - first);
+    const auto part_of = [&](const at::Tensor& t) {
+      return t.defined() && t.size(2) == tokens ? t.narrow(2, first, count) : t;
+    };
+    AttentionMask part_mask = mask;
+    part_mask.allowed = part_of(mask.allowed);
+    ScoreOptions part_options = options;
+    part_options.bias = part_of(options.bias);
+    parts.push_back(
+        tile_of_segmented_attention(query.narrow(2, first, count), view, part_mask, part_options));
+  }
+  return at::cat(parts, 2);
 }
 
 }  // namespace kvcache::detail
