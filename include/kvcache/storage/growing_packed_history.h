@@ -42,8 +42,9 @@ class GrowingPackedHistory final : public PackedHistory {
     for (std::int64_t done = 0; done < tokens;) {
       std::int64_t taken = blocks.empty() ? 0 : blocks.back().room(*formats());
       if (taken == 0) {
-        merge_last(blocks);
-        blocks.push_back(new_block(packed, first + done, tokens - done));
+        if (!merge_last(blocks)) {
+          blocks.push_back(new_block(packed, first + done, tokens - done));
+        }
         taken = blocks.back().room(*formats());
       }
       taken = std::min(taken, tokens - done);
@@ -127,7 +128,7 @@ class GrowingPackedHistory final : public PackedHistory {
   static constexpr std::int64_t kFewest = 128;    // tokens of a block, and ...
   static constexpr std::int64_t kMost = 4096;     // ... of one that grows with the history ...
   static constexpr std::int64_t kFraction = 16;   // ... to its 16th
-  static constexpr std::size_t kMostBlocks = 64;  // beyond which the younger ones become one ...
+  static constexpr std::size_t kMostBlocks = 64;  // beyond which small ones become one ...
   static constexpr std::size_t kKeptBlocks = 16;  // ... behind so many
 
   GrowingPackedHistory(const GrowingPackedHistory&) = default;
@@ -152,19 +153,22 @@ class GrowingPackedHistory final : public PackedHistory {
                                   like, *memory());
   }
 
-  // Many forks of forks leave many blocks.
-  void merge_last(std::vector<PackedBlock>& blocks) const {
-    if (blocks.size() < kMostBlocks) return;
+  // Many forks of forks leave many blocks of a few tokens, which become one.
+  // False: there are no such blocks.
+  bool merge_last(std::vector<PackedBlock>& blocks) const {
+    if (blocks.size() < kMostBlocks) return false;
     auto first = blocks.end();
     while (static_cast<std::size_t>(first - blocks.begin()) > kKeptBlocks &&
-           std::prev(first)->all_rows == blocks.back().all_rows) {
+           std::prev(first)->all_rows == blocks.back().all_rows &&
+           std::prev(first)->tokens.length() <= kFewest) {
       --first;
     }
-    if (blocks.end() - first < 2) return;
+    if (blocks.end() - first < 2 || blocks.back().all_rows) return false;
     PackedBlock merged = PackedBlock::merged({first, blocks.end()}, *formats(),
                                              room_of(whole_groups(kFewest)), *memory());
     blocks.erase(first, blocks.end());
     blocks.push_back(std::move(merged));
+    return true;
   }
 
   std::vector<PackedBlock> blocks_;                 // adjoin, oldest first
