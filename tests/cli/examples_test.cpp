@@ -74,7 +74,7 @@ TEST_F(Examples, QuantizedTakesFewerBytes) {
     if (at != std::string::npos) bytes.push_back(std::stoll(line.substr(at + 15)));
   }
   ASSERT_EQ(bytes.size(), 5U) << out;
-  for (const std::size_t packed : {0, 1, 2}) EXPECT_LT(bytes[packed], 17280 / 2) << out;
+  for (const std::size_t packed : {0, 1, 2}) EXPECT_LT(bytes[packed], 17280 * 3 / 5) << out;
   EXPECT_EQ(bytes[3], 17280) << out;
   EXPECT_LT(bytes[4], 17280 * 3 / 4) << out;  // its first layer is dense
   EXPECT_THAT(out, HasSubstr("cropped to 25\n"));
