@@ -229,18 +229,34 @@ std::int64_t heads_of(const CacheKind& kind, std::int64_t otherwise) {
   return heads > 0 ? heads : otherwise;
 }
 
+// Two of the settings, for kinds that take long.
+void add_two(std::vector<Setting>& result, const CacheKind& kind) {
+  result.push_back({kind, at::kFloat, /*recorded=*/true, 2, heads_of(kind, 2)});
+  result.push_back({kind, at::kBFloat16, /*recorded=*/false, 1, heads_of(kind, 1)});
+}
+
+std::vector<Setting> settings_on_devices() {
+  std::vector<Setting> result;
+  const at::Device device(c10::kPrivateUse1, 0), other(c10::kPrivateUse1, 1);
+  for (const CacheKind& kind : cache_kinds()) {
+    // Packing takes many operators, each of which takes long there: kinds of many layers will do.
+    if (kind.packed && kind.layers.size() < 4) continue;
+    result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2, {device, other}});
+    if (kind.packed) continue;
+    result.push_back({kind, at::kFloat, /*recorded=*/false, 2, 2, {device}});
+    result.push_back({kind, at::kBFloat16, /*recorded=*/false, 2, 2, {device}});
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<Setting> settings() {
+  if (c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1)) return settings_on_devices();
   std::vector<Setting> result;
-  const bool simulated = c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1);
   for (const CacheKind& kind : cache_kinds()) {
-    if (simulated) {
-      const at::Device device(c10::kPrivateUse1, 0), other(c10::kPrivateUse1, 1);
-      result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2, {device, other}});
-      if (kind.packed) continue;  // in many operators, which take long there
-      result.push_back({kind, at::kFloat, /*recorded=*/false, 2, 2, {device}});
-      result.push_back({kind, at::kBFloat16, /*recorded=*/false, 2, 2, {device}});
+    if (kind.packed) {
+      add_two(result, kind);
       continue;
     }
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -251,11 +267,7 @@ std::vector<Setting> settings() {
       }
     }
   }
-  if (simulated) return result;
-  for (const CacheKind& kind : codec_kinds()) {
-    result.push_back({kind, at::kFloat, /*recorded=*/true, 2, 2});
-    result.push_back({kind, at::kBFloat16, /*recorded=*/false, 1, 1});
-  }
+  for (const CacheKind& kind : codec_kinds()) add_two(result, kind);
   return result;
 }
 

@@ -50,10 +50,9 @@ struct Setting {
 };
 
 // Every kind with float32 and bfloat16, recorded and not, batch 1 x head 1 and batch 2 x heads 2
-// (of layers made for some number of heads, those).
-// Those with real codecs in two of these.
+// (of layers made for some number of heads, those); packed kinds, which take long, in two of these.
 // In a program with the simulated accelerator: both dtypes there, and recorded over both its
-// devices; packed kinds the latter only.
+// devices; of packed kinds some, the latter only.
 std::vector<Setting> settings();
 
 std::string name_of(const Setting& setting);
