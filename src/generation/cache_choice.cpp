@@ -46,24 +46,15 @@ std::unique_ptr<Cache> make_static_cache(const ModelConfig& model, const CacheRo
       made(layers, room.tokens), made(cross_attention_layers(layers), room.encoder_tokens));
 }
 
-std::unique_ptr<Cache> make_dynamic_cache(const ModelConfig& model, std::int64_t room) {
-  const std::vector<LayerSpec> layers = model.layer_specs();
-  auto cache = std::make_unique<DynamicCache>(layers);
+// A growing cache of the decoder's layers, with room; of encoder-decoder models with another one
+// for an encoder's output, which is read whole in every step and stays as it is.
+std::unique_ptr<Cache> with_room(std::unique_ptr<LayeredCache> cache, const ModelConfig& model,
+                                 std::int64_t room) {
   cache->reserve(room);
   if (!model.seq2seq) return cache;
   return std::make_unique<EncoderDecoderCache>(
-      std::move(cache), std::make_unique<DynamicCache>(cross_attention_layers(layers)));
-}
-
-// Keys and values of an encoder's output, which are read whole in every step, stay as they are.
-std::unique_ptr<Cache> make_quantized_cache(const QuantizedCacheConfig& config,
-                                            const ModelConfig& model, std::int64_t room) {
-  const std::vector<LayerSpec> layers = model.layer_specs();
-  auto cache = std::make_unique<QuantizedCache>(layers, QuantizedCacheOptions{.config = config});
-  cache->reserve(room);
-  if (!model.seq2seq) return cache;
-  return std::make_unique<EncoderDecoderCache>(
-      std::move(cache), std::make_unique<DynamicCache>(cross_attention_layers(layers)));
+      std::move(cache),
+      std::make_unique<DynamicCache>(cross_attention_layers(model.layer_specs())));
 }
 
 }  // namespace
@@ -89,9 +80,13 @@ std::unique_ptr<Cache> new_cache(const GenerationConfig& config, const ModelConf
                                  const CacheRoom& room) {
   const std::string_view kind = cache_kind(config);
   if (kind == "static") return make_static_cache(model, room);
-  if (kind == "quantized")
-    return make_quantized_cache(quantized_config(config), model, room.tokens);
-  return make_dynamic_cache(model, room.tokens);
+  const std::vector<LayerSpec> layers = model.layer_specs();
+  if (kind == "quantized") {
+    return with_room(std::make_unique<QuantizedCache>(
+                         layers, QuantizedCacheOptions{.config = quantized_config(config)}),
+                     model, room.tokens);
+  }
+  return with_room(std::make_unique<DynamicCache>(layers), model, room.tokens);
 }
 
 std::shared_ptr<Cache> make_cache(const GenerationConfig& config, const ModelConfig& model,
