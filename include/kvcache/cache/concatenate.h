@@ -127,8 +127,9 @@ inline void join_counts(const std::vector<CacheRows>& caches, LayerState& result
     } else {
       for (const CacheRows& cache : caches) {
         const std::int64_t other = cache.state.counts.at(name);
-        check_value(other == value, "the caches differ in '", name, "': ", value, " and ", other,
-                    "; give them the same settings, and crop(0) what they recorded");
+        check_value(
+            other == value, "the caches differ in '", name, "': ", value, " and ", other,
+            "; give them the same settings, crop them alike, and crop(0) what they recorded");
       }
     }
   }
@@ -166,7 +167,7 @@ inline void check_can_move(LayerStack& stack, const std::vector<History>& histor
   class FindPacked final : public Visitor {
    public:
     void tensor(const TensorInfo& info, at::Tensor& tensor) override {
-      found = found || (tensor.defined() && info.role == Role::packed && info.live.length() > 0);
+      found = found || (tensor.defined() && is_of_some_tokens(info.role) && info.live.length() > 0);
     }
     void count(std::string_view, std::int64_t&) override {}
 

@@ -28,7 +28,7 @@ class LookAtRows final : public Visitor {
  public:
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     shared = shared || (tensor.defined() && info.token_dim && !info.batch_dim);
-    packed = packed || info.role == Role::packed;
+    packed = packed || is_of_some_tokens(info.role);
   }
   void count(std::string_view, std::int64_t&) override {}
 
@@ -51,8 +51,8 @@ class MoveTokensOn final : public Visitor {
 
   void tensor(const TensorInfo& info, at::Tensor& tensor) override {
     if (!tensor.defined()) return;
-    can_ = can_ && info.role != Role::packed && info.batch_dim && info.token_dim && info.writable &&
-           info.live.end <= tensor.size(*info.token_dim);
+    can_ = can_ && !is_of_some_tokens(info.role) && info.batch_dim && info.token_dim &&
+           info.writable && info.live.end <= tensor.size(*info.token_dim);
     if (!can_) return;
     const at::Tensor live = tensor.narrow(*info.token_dim, info.live.first, info.live.length());
     if (!writing_) {

@@ -13,13 +13,18 @@
 namespace kvcache {
 
 enum class Role {
-  attention,    // keys and values, in the model's dtype
-  convolution,  // last inputs of a convolution, in the model's dtype
-  recurrent,    // states of a recurrence, often wider than the model's dtype
-  packed,       // codes of keys and values, what belongs to them, and dense tokens beside them:
-                // of some of the layer's tokens, in any dtype
-  layout,       // int64 on the CPU: how tokens fall into groups; made for the walk
+  attention,      // keys and values, in the model's dtype
+  convolution,    // last inputs of a convolution, in the model's dtype
+  recurrent,      // states of a recurrence, often wider than the model's dtype
+  packed,         // codes of some tokens' keys and values, and what belongs to them, in any dtype
+  beside_packed,  // keys and values of the tokens that are not packed, in the model's dtype
+  layout,         // int64 on the CPU: how tokens fall into groups; made for the walk
 };
+
+// Whether it is of a layer that packs some of its tokens, and holds but some of them.
+inline bool is_of_some_tokens(Role role) {
+  return role == Role::packed || role == Role::beside_packed;
+}
 
 struct TensorInfo {
   // Unique within its layer, such as "keys"; where several tensors have one name they are parts of

@@ -14,7 +14,7 @@ namespace kvcache::detail {
 
 struct InnerStorage {
   Range held;            // positions
-  bool of_some = false;  // of the layer's tokens: see Role::packed
+  bool of_some = false;  // of the layer's tokens, beside packed ones
   std::string_view keys = "keys";
   std::string_view values = "values";
   std::string_view shape_fixed = "shape_fixed";
@@ -28,7 +28,7 @@ class InnerVisitor final : public Visitor {
     const bool is_keys = info.name == "keys";
     TensorInfo own = info;
     own.name = is_keys ? inner_.keys : inner_.values;
-    if (inner_.of_some) own.role = Role::packed;
+    if (inner_.of_some) own.role = Role::beside_packed;
     visitor_.tensor(own, tensor);
     if (!tensor.defined()) return;
     (is_keys ? seen_.keys : seen_.values) = tensor;

@@ -97,6 +97,26 @@ TEST(QuantizedState, AfterAResetAnyKeysFit) {
   }
 }
 
+// The tokens that are not packed are in the model's dtype, and so are packed ones read.
+TEST(QuantizedState, FilesOfAnotherDtypeAreRefused) {
+  const testing::TempFolder folder;
+  const std::string path = folder.path() / "cache.safetensors";
+  for (const bool fixed : {false, true}) {
+    for (const std::int64_t residual : {0, 3}) {
+      QuantizedCacheConfig config = kOverTokens;
+      config.residual_length = residual;
+      QuantizedCache source = make(config, fixed), cache = make(config, fixed);
+      feed(source, states(1, 32).to(at::kBFloat16));
+      save_cache(source, path);
+      EXPECT_THAT(refusal<ValueError>([&] { load_cache(cache, path, {.dtype = at::kFloat}); }),
+                  HasSubstr("are BFloat16, but must be Float"));
+      EXPECT_EQ(cache.get_seq_length(), 0);
+      load_cache(cache, path, {.dtype = at::kBFloat16});
+      EXPECT_EQ(cache.get_seq_length(), 32);
+    }
+  }
+}
+
 // Each fork begins blocks of its own, as large as what it adds, and many become few.
 TEST(QuantizedState, ForksOfForksStaySmall) {
   auto cache = std::make_unique<QuantizedCache>(make({.residual_length = 0}));
