@@ -1,6 +1,5 @@
 #include "kvcache/kernels/segment_attention.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/library.h>
@@ -8,10 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/tiles.h"
+#include "kernels/parallel.h"
 #include "kernels/segment_layout.h"
 #include "kvcache/core/errors.h"
 #include "kvcache/core/rotation.h"
@@ -26,9 +27,9 @@ using kernels::AttentionTask;
 using kernels::SegmentSource;
 using kernels::TokenSource;
 
-// Columns of a task: what is divided among threads, however many there are, so that results do not
-// depend on their number.
-constexpr std::int64_t kColumnsOfATask = 2048;
+// Columns of a task, at most: what is divided among threads, however many there are, so that
+// results do not depend on their number.
+constexpr std::int64_t kColumnsOfATask = 512;
 
 TokenSource::Kind kind_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -56,16 +57,11 @@ TokenSource::Kind kind_of(PackedFormat::Kind kind) {
   return TokenSource::Kind::affine;
 }
 
-// The group of each token; empty: each is its own.
-std::vector<std::int64_t> groups_of(const SideLayout& side) {
-  std::vector<std::int64_t> groups;
-  for (std::size_t group = 0; group < side.valid.size(); ++group) {
-    groups.insert(groups.end(), static_cast<std::size_t>(side.valid[group]),
-                  static_cast<std::int64_t>(group));
-  }
-  if (!side.packed || !side.valid.empty() || side.format.group_tokens == 1) return groups;
-  for (std::int64_t i = 0; i < side.tokens(); ++i) groups.push_back(i / side.format.group_tokens);
-  return groups;
+// Where the groups of tokens end; empty: all have as many.
+std::vector<std::int64_t> group_ends_of(const SideLayout& side) {
+  std::vector<std::int64_t> ends(side.valid.size());
+  std::partial_sum(side.valid.begin(), side.valid.end(), ends.begin());
+  return ends;
 }
 
 const std::uint8_t* at_row(const at::Tensor& t, std::int64_t row, std::int64_t head) {
@@ -77,10 +73,10 @@ const std::uint8_t* at_row(const at::Tensor& t, std::int64_t row, std::int64_t h
 // A segment and where its tokens belong.
 struct PreparedSegment {
   SegmentSides sides;
-  std::vector<std::int64_t> key_groups, value_groups;  // see groups_of()
+  std::vector<std::int64_t> key_group_ends, value_group_ends;  // see group_ends_of()
 };
 
-TokenSource source_of(const SideLayout& side, const std::vector<std::int64_t>& groups,
+TokenSource source_of(const SideLayout& side, const std::vector<std::int64_t>& group_ends,
                       std::int64_t row, std::int64_t head) {
   TokenSource source{.data = at_row(side.data, row, head),
                      .stride = side.data.stride(2) * side.data.element_size()};
@@ -97,7 +93,9 @@ TokenSource source_of(const SideLayout& side, const std::vector<std::int64_t>& g
   if (side.format.has_offsets()) source.offsets = at_row(side.offsets, row, head);
   source.parameter_stride = side.scales.stride(2) * side.scales.element_size();
   source.half_parameters = side.scales.scalar_type() == at::kHalf;
-  source.groups = groups.empty() ? nullptr : groups.data();
+  source.group_tokens = side.format.group_tokens;
+  source.group_ends = group_ends.empty() ? nullptr : group_ends.data();
+  source.group_count = static_cast<std::int64_t>(group_ends.size());
   return source;
 }
 
@@ -148,11 +146,12 @@ class CpuCall {
       columns_ += sides.keys.tokens();
       any_rotated = any_rotated || sides.keys.format.rotated;
       segments_.push_back({.sides = sides,
-                           .key_groups = groups_of(sides.keys),
-                           .value_groups = groups_of(sides.values)});
+                           .key_group_ends = group_ends_of(sides.keys),
+                           .value_group_ends = group_ends_of(sides.values)});
     }
     if (any_rotated) rotated_query_ = rotated(query_).contiguous();
     splits_ = (columns_ + kColumnsOfATask - 1) / kColumnsOfATask;
+    if (splits_ > 0) columns_of_split_ = (columns_ + splits_ - 1) / splits_;
     partials_.resize(static_cast<std::size_t>(batch_ * heads_ * splits_));
   }
 
@@ -170,16 +169,21 @@ class CpuCall {
   }
 
  private:
-  std::vector<SegmentSource> sources_of(std::int64_t row, std::int64_t head) const {
+  // Those of a row and head that have some of the columns [first, end).
+  std::vector<SegmentSource> sources_of(std::int64_t row, std::int64_t head, std::int64_t first,
+                                        std::int64_t end) const {
     std::vector<SegmentSource> sources;
     std::int64_t column = 0;
     for (const PreparedSegment& segment : segments_) {
       const std::int64_t length = segment.sides.keys.tokens();
-      sources.push_back({.keys = source_of(segment.sides.keys, segment.key_groups, row, head),
-                         .values = source_of(segment.sides.values, segment.value_groups, row, head),
-                         .tokens = length,
-                         .column = column,
-                         .rotated = segment.sides.keys.format.rotated});
+      if (column < end && column + length > first) {
+        sources.push_back(
+            {.keys = source_of(segment.sides.keys, segment.key_group_ends, row, head),
+             .values = source_of(segment.sides.values, segment.value_group_ends, row, head),
+             .tokens = length,
+             .column = column,
+             .rotated = segment.sides.keys.format.rotated});
+      }
       column += length;
     }
     return sources;
@@ -188,7 +192,9 @@ class CpuCall {
   void run_task(std::int64_t index) {
     const std::int64_t split = index % splits_, head = index / splits_ % heads_;
     const std::int64_t row = index / splits_ / heads_;
-    const std::vector<SegmentSource> sources = sources_of(row, head);
+    const std::int64_t first = std::min(split * columns_of_split_, columns_);
+    const std::int64_t last = std::min(first + columns_of_split_, columns_);
+    const std::vector<SegmentSource> sources = sources_of(row, head, first, last);
     Partial& partial = partials_[static_cast<std::size_t>(index)];
     partial.values.resize(static_cast<std::size_t>(rows_ * value_dim_));
     partial.sums.resize(static_cast<std::size_t>(rows_));
@@ -206,8 +212,8 @@ class CpuCall {
                      .value_dim = value_dim_,
                      .segments = sources.data(),
                      .segment_count = static_cast<std::int64_t>(sources.size()),
-                     .first = split * kColumnsOfATask,
-                     .end = std::min((split + 1) * kColumnsOfATask, columns_),
+                     .first = first,
+                     .end = last,
                      .allowed = allowed_.defined() ? allowed_.const_data_ptr<bool>() +
                                                          mask_row * tokens_ * columns_
                                                    : nullptr,
@@ -225,7 +231,9 @@ class CpuCall {
   float softcap_;
   std::int64_t batch_, heads_, tokens_;
   std::int64_t rows_;  // of a KV head
-  std::int64_t value_dim_, columns_ = 0, splits_ = 0;
+  std::int64_t value_dim_, columns_ = 0;
+  std::int64_t splits_ = 0,
+               columns_of_split_ = 0;  // tasks of a row and head; the last may be smaller
   std::vector<Partial> partials_;
 };
 

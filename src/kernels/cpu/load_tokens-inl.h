@@ -63,7 +63,16 @@ inline void spread_by_table(const std::uint8_t* bytes, std::int64_t count, std::
 
 inline void spread_3_bits(const std::uint8_t* bytes, std::int64_t count, std::uint8_t* codes) {
   const std::int64_t size = (count * 3 + 7) / 8;
-  for (std::int64_t i = 0; i < count; i += 8) {
+  std::int64_t whole = 0;
+  for (; whole + 8 <= count; whole += 8) {
+    const std::uint8_t* at = bytes + whole / 8 * 3;
+    const std::uint64_t word = at[0] | std::uint64_t{at[1]} << 8 | std::uint64_t{at[2]} << 16;
+    std::uint64_t codes_of_word = (word | word << 20) & 0x00000FFF00000FFFU;
+    codes_of_word = (codes_of_word | codes_of_word << 10) & 0x003F003F003F003FU;
+    codes_of_word = (codes_of_word | codes_of_word << 5) & 0x0707070707070707U;
+    hwy::CopyBytes<8>(&codes_of_word, codes + whole);
+  }
+  for (std::int64_t i = whole; i < count; i += 8) {
     std::uint32_t word = 0;
     for (std::int64_t b = 0; b < 3 && i / 8 * 3 + b < size; ++b) {
       word |= std::uint32_t{bytes[i / 8 * 3 + b]} << (8 * b);
@@ -139,14 +148,26 @@ inline void scale_codes(const std::uint8_t* codes, std::int64_t count, const flo
   for (; i < count; ++i) out[i] = static_cast<float>(codes[i]) * scale[i] + offset[i];
 }
 
-// A float8_e4m3fn's exponent is 120 less than a float32's.
+// Of codes in float8_e4m3fn. They are read as float16, whose exponent is 8 more, as its subnormal
+// numbers cost no more than others.
+template <typename D8>
+inline hn::Vec<Floats> float8_values(D8 d8, const std::uint8_t* codes) {
+  const Floats d;
+  const hn::Rebind<std::uint16_t, Floats> d16;
+  const hn::Rebind<hwy::float16_t, Floats> half;
+  const auto bits = hn::PromoteTo(d16, hn::LoadU(d8, codes));
+  const auto magnitude = hn::And(bits, hn::Set(d16, 0x7F));
+  auto value = hn::ShiftLeft<7>(magnitude);
+  value = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, 0x7F)), hn::Set(d16, 0x7E00), value);
+  value = hn::Or(value, hn::ShiftLeft<8>(hn::And(bits, hn::Set(d16, 0x80))));
+  return hn::Mul(hn::PromoteTo(d, hn::BitCast(half, value)), hn::Set(d, 256.0F));
+}
+
 inline void scale_float8(const std::uint8_t* codes, std::int64_t count, float scale, float* out) {
   const Floats d;
   const hn::Rebind<std::uint8_t, Floats> d8;
-  const hn::Rebind<std::uint32_t, Floats> d32;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto shift = hn::Set(d, 0x1p120F), factor = hn::Set(d, scale);
-  const auto nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
+  const auto factor = hn::Set(d, scale);
   std::int64_t i = 0;
   for (; i < count; i += lanes) {
     std::uint8_t rest[64] = {};
@@ -154,12 +175,7 @@ inline void scale_float8(const std::uint8_t* codes, std::int64_t count, float sc
     if (i + lanes > count)
       from =
           static_cast<std::uint8_t*>(std::memcpy(rest, from, static_cast<std::size_t>(count - i)));
-    const auto bits = hn::PromoteTo(d32, hn::LoadU(d8, from));
-    const auto magnitude = hn::And(bits, hn::Set(d32, 0x7FU));
-    const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(d32, 0x80U)));
-    auto value = hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(magnitude)), shift);
-    value = hn::IfThenElse(hn::RebindMask(d, hn::Eq(magnitude, hn::Set(d32, 0x7FU))), nan, value);
-    value = hn::Mul(hn::Or(value, hn::BitCast(d, sign)), factor);
+    const auto value = hn::Mul(float8_values(d8, from), factor);
     float whole[64];
     if (i + lanes <= count) {
       hn::StoreU(value, d, out + i);
@@ -200,14 +216,16 @@ inline void load_float16(const std::uint8_t* from, std::int64_t count, float* ou
 }
 
 // Codes of tokens, whose parameters are those of groups of tokens or of channels.
-void load_codes(const TokenSource& source, std::int64_t first, std::int64_t count, float* out,
-                std::int64_t ld) {
+inline void load_codes(const TokenSource& source, std::int64_t first, std::int64_t count,
+                       float* out, std::int64_t ld) {
   HWY_ALIGN std::uint8_t codes[kMostHeadDim];
   HWY_ALIGN float scales[kMostHeadDim], offsets[kMostHeadDim];
   std::int64_t group_in_hand = -1;
+  GroupOfTokens group_of_token;
   for (std::int64_t i = 0; i < count; ++i, out += ld) {
     const std::int64_t token = first + i;
-    const std::int64_t group = source.groups ? source.groups[token] : token;
+    if (token >= group_of_token.end) group_of_token = source.group_at(token);
+    const std::int64_t group = group_of_token.index;
     const std::uint8_t* scale_row = source.scales + group * source.parameter_stride;
     const std::uint8_t* bytes = source.data + token * source.stride;
     if (source.kind == TokenSource::Kind::float8) {
@@ -246,8 +264,8 @@ void load_codes(const TokenSource& source, std::int64_t first, std::int64_t coun
   }
 }
 
-void load_tokens_impl(const TokenSource& source, std::int64_t first, std::int64_t count, float* out,
-                      std::int64_t ld) {
+inline void load_tokens_impl(const TokenSource& source, std::int64_t first, std::int64_t count,
+                             float* out, std::int64_t ld) {
   if (ld > source.dim) {
     for (std::int64_t i = 0; i < count; ++i) {
       std::fill(out + i * ld + source.dim, out + (i + 1) * ld, 0.0F);

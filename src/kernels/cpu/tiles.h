@@ -2,12 +2,18 @@
 // one row of the batch and one KV head at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 namespace kvcache::kernels {
 
 constexpr std::int64_t kMostHeadDim = 512;  // values of a token and head
+
+// Consecutive tokens that share scales and offsets.
+struct GroupOfTokens {
+  std::int64_t index = 0;
+  std::int64_t end = 0;  // the token after them
+};
 
 // Keys or values of consecutive tokens of one row and head.
 struct TokenSource {
@@ -22,10 +28,23 @@ struct TokenSource {
   std::int64_t group_channels = 1;
   const std::uint8_t* scales =
       nullptr;  // of the first group of tokens: channel groups side by side
-  const std::uint8_t* offsets = nullptr;  // likewise; null where not affine
-  std::int64_t parameter_stride = 0;      // bytes from one group of tokens to the next
-  bool half_parameters = false;           // float16, else float32
-  const std::int64_t* groups = nullptr;   // the group of each token; null: token i is group i
+  const std::uint8_t* offsets = nullptr;     // likewise; null where not affine
+  std::int64_t parameter_stride = 0;         // bytes from one group of tokens to the next
+  bool half_parameters = false;              // float16, else float32
+  std::int64_t group_tokens = 1;             // of every group, but see group_ends
+  const std::int64_t* group_ends = nullptr;  // where the groups have not as many: the ends of all
+  std::int64_t group_count = 0;              // of group_ends
+
+  std::int64_t parameter_size() const { return half_parameters ? 2 : 4; }
+
+  GroupOfTokens group_at(std::int64_t token) const {
+    if (group_ends == nullptr) {
+      const std::int64_t index = token / group_tokens;
+      return {.index = index, .end = (index + 1) * group_tokens};
+    }
+    const std::int64_t* end = std::upper_bound(group_ends, group_ends + group_count, token);
+    return {.index = end - group_ends, .end = *end};
+  }
 };
 
 struct SegmentSource {
