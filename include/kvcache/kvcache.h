@@ -79,6 +79,7 @@
 #include "kvcache/io/read_text_file.h"
 #include "kvcache/io/safetensors.h"
 #include "kvcache/io/state_dict.h"
+#include "kvcache/kernels/few_rows.h"
 #include "kvcache/kernels/segment_attention.h"
 #include "kvcache/layers/attention_half.h"
 #include "kvcache/layers/attention_layer.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kvcache/io/state_dict.h"
+#include "kvcache/kernels/few_rows.h"
 
 namespace kvcache {
 
@@ -38,6 +39,9 @@ class Linear {
 
   // x [n, in] -> [n, out]
   at::Tensor operator()(const at::Tensor& x) const {
+    if (detail::takes_few_rows(x, transposed_)) {
+      return detail::few_row_product(x, transposed_, bias_);
+    }
     return bias_ ? at::addmm(*bias_, x, transposed_) : at::mm(x, transposed_);
   }
 
