@@ -109,7 +109,7 @@ TEST(QuantizedState, FilesOfAnotherDtypeAreRefused) {
       feed(source, states(1, 32).to(at::kBFloat16));
       save_cache(source, path);
       EXPECT_THAT(refusal<ValueError>([&] { load_cache(cache, path, {.dtype = at::kFloat}); }),
-                  HasSubstr("are BFloat16, but must be Float"));
+                  HasSubstr("keys are bfloat16, but must be float32"));
       EXPECT_EQ(cache.get_seq_length(), 0);
       load_cache(cache, path, {.dtype = at::kBFloat16});
       EXPECT_EQ(cache.get_seq_length(), 32);

@@ -47,7 +47,9 @@ TEST_P(EveryTarget, MultipliesAsInFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Highway, EveryTarget, ::testing::ValuesIn(targets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+                         [](const auto& target) {
+                           return std::string(hwy::TargetName(target.param));
+                         });
 
 }  // namespace
 }  // namespace kvcache
