@@ -159,7 +159,7 @@ inline auto load_elements(const Rows& rows, const std::uint8_t* bytes, std::int6
     return Reader::load(bytes);
   }
   HWY_ALIGN std::uint8_t buffer[HWY_MAX_BYTES] = {};
-  std::memcpy(buffer, bytes, static_cast<std::size_t>(count * size));
+  std::memcpy(buffer, bytes, std::min(static_cast<std::size_t>(count * size), sizeof buffer));
   return Reader::load(buffer);
 }
 
