@@ -58,24 +58,27 @@ struct CodeReader {
   }
 };
 
-struct Float8Reader {
+// Numbers, which are read as they are; an element is one.
+struct NumberReader {
   static constexpr int kVectors = 1;
-  static constexpr std::int64_t kElementSize = 1;
   static constexpr bool kAlwaysFinite = false;
 
-  static FloatVector load(const std::uint8_t* codes) {
-    return float8_values(hn::Rebind<std::uint8_t, Floats>(), codes);
-  }
   template <int kIndex>
   static FloatVector value(FloatVector values) {
     return values;
   }
 };
 
-struct BFloat16Reader {
-  static constexpr int kVectors = 1;
+struct Float8Reader : NumberReader {
+  static constexpr std::int64_t kElementSize = 1;
+
+  static FloatVector load(const std::uint8_t* codes) {
+    return float8_values(hn::Rebind<std::uint8_t, Floats>(), codes);
+  }
+};
+
+struct BFloat16Reader : NumberReader {
   static constexpr std::int64_t kElementSize = 2;
-  static constexpr bool kAlwaysFinite = false;
 
   static FloatVector load(const std::uint8_t* bytes) {
     const hn::Rebind<std::uint16_t, Floats> d16;
@@ -83,38 +86,22 @@ struct BFloat16Reader {
     const auto bits = hn::PromoteTo(Words(), hn::LoadU(d16, numbers));
     return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
   }
-  template <int kIndex>
-  static FloatVector value(FloatVector values) {
-    return values;
-  }
 };
 
-struct Float16Reader {
-  static constexpr int kVectors = 1;
+struct Float16Reader : NumberReader {
   static constexpr std::int64_t kElementSize = 2;
-  static constexpr bool kAlwaysFinite = false;
 
   static FloatVector load(const std::uint8_t* bytes) {
     const hn::Rebind<hwy::float16_t, Floats> d16;
     return hn::PromoteTo(Floats(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(bytes)));
   }
-  template <int kIndex>
-  static FloatVector value(FloatVector values) {
-    return values;
-  }
 };
 
-struct Float32Reader {
-  static constexpr int kVectors = 1;
+struct Float32Reader : NumberReader {
   static constexpr std::int64_t kElementSize = 4;
-  static constexpr bool kAlwaysFinite = false;
 
   static FloatVector load(const std::uint8_t* bytes) {
     return hn::LoadU(Floats(), reinterpret_cast<const float*>(bytes));
-  }
-  template <int kIndex>
-  static FloatVector value(FloatVector values) {
-    return values;
   }
 };
 
